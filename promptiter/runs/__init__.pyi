@@ -19,7 +19,13 @@ from promptiter.runs.listing import list_runs as list_runs
 from promptiter.runs.memory_store import MemoryStore as MemoryStore
 from promptiter.runs.optimize_result import OptimizeResult as OptimizeResult
 from promptiter.runs.optimize_result import RoundRecord as RoundRecord
+from promptiter.runs.run_list import ListedRun as ListedRun
+from promptiter.runs.run_list import RunPage as RunPage
+from promptiter.runs.run_list import RunQuery as RunQuery
 from promptiter.runs.store import OpenRun as OpenRun
 from promptiter.runs.store import RunView as RunView
 from promptiter.runs.store import Store as Store
 from promptiter.runs.stored_run import StoredRun as StoredRun
+from promptiter.runs.stores import iterate_runs as iterate_runs
+from promptiter.runs.stores import open_store as open_store
+from promptiter.runs.stores import prune_runs as prune_runs

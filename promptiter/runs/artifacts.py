@@ -62,7 +62,7 @@ def write_artifacts(folder: str | os.PathLike[str], result: RunResult, *, keep_t
             if (name := f"{file_name(surface_id)}{ending}") not in texts:  # from before the run was resumed
                 (path / "surfaces" / name).unlink(missing_ok=True)
     if keep_traces != "all" and result.is_final:  # a run that resumes needs them
-        keep_only(path / TRACES, _failed_traces(result) if keep_traces == "failed" else ())
+        keep_only(path / TRACES, list_failed_traces(result) if keep_traces == "failed" else ())
     with write_atomically(path / "result.json") as file:
         result.write_json(file)
 
@@ -116,7 +116,7 @@ def _text(value: Json) -> str:
     return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-def _failed_traces(result: RunResult) -> set[str]:
+def list_failed_traces(result: RunResult) -> set[str]:
     """The trace digests of all case runs that did not pass, in every evaluation of the run."""
     in_rounds = (each for one in result.rounds for each in one.all_evaluations)
     rows = (row for each in chain(result.evaluations, in_rounds) for row in each.rows)

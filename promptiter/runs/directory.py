@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,10 +28,12 @@ from promptiter.runlog.results import RunResult
 from promptiter.runs.artifacts import KeepTraces, drop_all_but_best
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
-from promptiter.runs.folder_store import FolderStore, create_run_folder
+from promptiter.runs.folder_store import CANCEL, FolderStore, create_run_folder
 from promptiter.runs.header import Configuration, read_header
+from promptiter.runs.lock import find_holder
 from promptiter.runs.store import OpenRun
 from promptiter.runs.stored_run import ResumableRun, check_inputs, new_header
+from traces.model import Json
 
 TEST_NOW = "optimize.stop"
 """Touch this file in the folder of a run to end its search after the current round. The final test follows."""
@@ -73,6 +75,7 @@ class RunDirectory(ResumableRun):
         request: RunRequest | CheckedRequest,
         *,
         configuration: Configuration | None = None,
+        overlay: Mapping[str, Json] | None = None,
         keep_traces: KeepTraces = "all",
         keep_best_only: bool = False,
         observers: Sequence[Observer] = (),
@@ -85,7 +88,14 @@ class RunDirectory(ResumableRun):
         """
         checked = engine.check(request)
         run_blocking(lambda: engine.check_setup(checked), Interrupt())
-        header = new_header(engine, checked, configuration=configuration, observers=observers, keep_traces=keep_traces)
+        header = new_header(
+            engine,
+            checked,
+            configuration=configuration,
+            observers=observers,
+            keep_traces=keep_traces,
+            overlay=overlay,
+        )
         path = create_run_folder(runs, header)
         checked = checked.with_run_id(path.name)
         return cls(
@@ -110,9 +120,14 @@ class RunDirectory(ResumableRun):
         keep_best_only: bool = False,
         observers: Sequence[Observer] = (),
     ) -> RunDirectory:
-        """Open a run to continue where it ended; ChangedInputsError lists the inputs that changed since it began."""
+        """Open a run to continue where it ended; ChangedInputsError lists the inputs that changed since it began.
+
+        If it was cancelled, that is withdrawn.
+        """
         header, checked = read_header(path), engine.check(request)
         notes = check_inputs(header, engine, checked, configuration=configuration, where=os.fspath(path))
+        if find_holder(Path(path)) is None:
+            (Path(path) / CANCEL).unlink(missing_ok=True)
         checked = checked.with_run_id(header.run_id)
         return cls(
             path,

@@ -17,8 +17,10 @@ from promptiter.errors import JournalError
 from promptiter.runlog.event_json import encode_event
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import DECISIONS
+from promptiter.runlog.payloads import RunCompleted
 from promptiter.runs.event_file import EventFile, FileEnd, format_line
 from promptiter.runs.lock import RunLock
+from promptiter.runs.run_list import check_not_cancelled
 
 READ_AHEAD = 128
 """How many lines are read at once, in a thread. They are decoded one by one, when they are needed."""
@@ -29,7 +31,7 @@ class FileJournal:
 
     The file is synced after events of the types in `fsync`. The calls of `before_sync`, made before such an event is
     written, sync what it rests on. `dropped` describes a line that a crash tore, once the journal was read or appended
-    to: that line is skipped, and removed before the next one is written.
+    to: that line is skipped, and removed before the next one is written. A run that `is_cancelled` cannot succeed.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class FileJournal:
         fsync: Collection[str] = DECISIONS,
         before_sync: Sequence[Callable[[], Awaitable[None]]] = (),
         lock: RunLock | None = None,
+        is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self.path = Path(path)
         self._events = EventFile(path)
         self._fsync = frozenset(fsync)
         self._before_sync = tuple(before_sync)
         self._lock = lock
+        self._is_cancelled = is_cancelled
         self._file: int | None = None
         self._end = FileEnd(0, 0)  # of the open file
 
@@ -66,6 +70,8 @@ class FileJournal:
                 f"{self._events.name} has {end.lines} events, and the next to append has number {event.seq}: "
                 "the run does not continue where its journal ends; resume it"
             )
+        if event.type == RunCompleted.event_type:
+            check_not_cancelled(event, is_cancelled=self._is_cancelled())
         self._events.index(end.lines, end.size)
         try:
             self._write(file, line)

@@ -8,6 +8,7 @@ runs/<run-id>/
   traces/           the traces of all case runs, by digest
   result.json, …    its result (see artifacts)
   stop              touch it to stop the run after the work in progress
+  cancel            touch it to cancel the run at once
   optimize.stop     touch it to end the search after the current round; the final test follows
   lock              the process that is working on it
 """
@@ -15,6 +16,7 @@ runs/<run-id>/
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
@@ -22,15 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptiter.concurrency import run_in_thread
-from promptiter.errors import SetupError
+from promptiter.errors import PromptiterError, RunEndedError, SetupError, UnknownRunError
 from promptiter.evaluation.trace_file import FILE_NAME as TRACES
 from promptiter.evaluation.trace_file import TraceFile
 from promptiter.evaluation.trace_store import FileTraceStore
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.cache.call_log import CallLog, read_account
-from promptiter.llm.ledger import LedgerSnapshot
+from promptiter.llm.ledger import NOTHING, LedgerSnapshot
+from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.events import Event
+from promptiter.runlog.payloads import RunCompleted
 from promptiter.runlog.results import RunResult
+from promptiter.runs.app_names import check_app_name
 from promptiter.runs.artifacts import KeepTraces, write_artifacts
 from promptiter.runs.case_use_file import CaseUseFile
 from promptiter.runs.event_file import FILE_NAME as JOURNAL
@@ -39,9 +44,10 @@ from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import RunHeader, read_header, write_header
 from promptiter.runs.lock import LEASE_S, Holder, RunLock, find_holder
+from promptiter.runs.run_list import ListedRun, RunPage, RunQuery, describe_run, take_page
 from traces import ExecutionTrace
 
-STOP = "stop"
+STOP, CANCEL = "stop", "cancel"
 
 
 class FolderStore:
@@ -64,12 +70,25 @@ class FolderStore:
         self._now = now
         self._machine = machine
 
+    def for_app(self, name: str) -> FolderStore:
+        return FolderStore(
+            self.folder / check_app_name(name), lease_s=self._lease_s, now=self._now, machine=self._machine
+        )
+
     async def create(self, header: RunHeader) -> RunHeader:
         path = await run_in_thread(lambda: create_run_folder(self.folder, header))
         return header.model_copy(update={"run_id": path.name})
 
     async def list_ids(self) -> list[str]:
         return await run_in_thread(lambda: sorted(path.parent.name for path in self.folder.glob(f"*/{HEADER}")))
+
+    async def list_runs(self, query: RunQuery) -> RunPage:
+        def read() -> RunPage:
+            names = (name for name in _list_folders(self.folder) if query.cursor is None or name < query.cursor)
+            paths = (self.folder / name for name in sorted(names, reverse=True) if query.text in name)
+            return take_page((read_run(path) for path in paths if (path / HEADER).is_file()), query)
+
+        return await run_in_thread(read)
 
     @asynccontextmanager
     async def open(self, run_id: str) -> AsyncIterator[FolderRun]:
@@ -87,14 +106,36 @@ class FolderStore:
         path = await run_in_thread(lambda: self._find(run_id))
         return FolderView(path, await run_in_thread(lambda: read_header(path)), TraceFile(path / TRACES))
 
-    async def request_stop(self, run_id: str) -> None:
+    async def request_stop(self, run_id: str, *, cancel: bool = False) -> None:
+        def touch() -> None:
+            path = self._find(run_id)
+            if cancel and is_finished(EventFile(path / JOURNAL).last()):
+                raise RunEndedError(run_id)
+            (path / (CANCEL if cancel else STOP)).touch()
+
+        await run_in_thread(touch)
+
+    async def withdraw_cancel(self, run_id: str) -> None:
         path = await run_in_thread(lambda: self._find(run_id))
-        await run_in_thread((path / STOP).touch)
+        await run_in_thread(lambda: (path / CANCEL).unlink(missing_ok=True))
+
+    async def delete(self, run_id: str) -> None:
+        def remove() -> None:
+            path = self._find(run_id)
+            with RunLock(path, lease_s=self._lease_s, now=self._now, machine=self._machine):
+                (path / HEADER).unlink()  # from here on it is not a run
+                shutil.rmtree(path, ignore_errors=True)
+
+        await run_in_thread(remove)
 
     def _find(self, run_id: str) -> Path:
         path = self.folder / run_id
-        if Path(run_id).name != run_id or not (path / HEADER).is_file():
-            raise SetupError(f"{str(path)!r} is not a run: it has no {HEADER}")
+        try:
+            is_run = Path(run_id).name == run_id and (path / HEADER).is_file()
+        except OSError as error:  # such as a name that is too long
+            raise UnknownRunError(f"{str(path)!r} is not a run: {error.strerror or error}") from error
+        if not is_run:
+            raise UnknownRunError(f"{str(path)!r} is not a run: it has no {HEADER}")
         return path
 
 
@@ -124,6 +165,9 @@ class FolderRun:
 
     def find_stop_request(self) -> str | None:
         return f"a file {STOP!r} in the run's folder" if (self.path / STOP).exists() else None
+
+    def is_cancel_requested(self) -> bool:
+        return (self.path / CANCEL).exists()
 
     async def write_result(self, result: RunResult, *, keep_traces: KeepTraces) -> None:
         def write() -> None:
@@ -159,6 +203,18 @@ class FolderView:
     async def find_holder(self) -> Holder | None:
         return await run_in_thread(lambda: find_holder(self.path))
 
+    async def is_cancel_requested(self) -> bool:
+        return await run_in_thread((self.path / CANCEL).exists)
+
+
+def _list_folders(folder: Path) -> list[str]:
+    """The names of the folders in a folder. It does not look into them, which takes longer than all the rest."""
+    try:
+        with os.scandir(folder) as found:
+            return [each.name for each in found if each.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
 
 def create_run_folder(folder: str | os.PathLike[str], header: RunHeader) -> Path:
     """Create the folder of a run, named after it. A second run with this id gets a number."""
@@ -181,6 +237,27 @@ def read_ledger(path: Path) -> LedgerSnapshot:
     return read_account(path / CALLS) if (path / CALLS).exists() else LedgerSnapshot()
 
 
+def read_run(path: Path) -> ListedRun:
+    """What a list shows of the run in a folder."""
+    try:
+        return _read_run(path)
+    except PromptiterError as error:
+        return ListedRun(run_id=path.name, path=path, status="unreadable", error=str(error))
+
+
+def _read_run(path: Path) -> ListedRun:
+    header, holder, last = read_header(path), find_holder(path), EventFile(path / JOURNAL).last()
+    has_ended = last is not None and isinstance(last.payload, RunCompleted) and holder is None
+    listed = describe_run(
+        header,
+        last,
+        spent=NOTHING if has_ended else read_ledger(path).total,
+        holder=holder,
+        is_cancelled=(path / CANCEL).exists(),
+    )
+    return listed._replace(run_id=path.name, path=path)
+
+
 def _open_files(path: Path, lock: RunLock, stack: ExitStack) -> FolderRun:
     """Open the files of a locked run. Removes partial files of a killed process, and a stop request."""
     for file in path.rglob(".*.part"):
@@ -191,7 +268,9 @@ def _open_files(path: Path, lock: RunLock, stack: ExitStack) -> FolderRun:
     answers = stack.enter_context(closing(CallLog(path / CALLS)))
     traces = FileTraceStore(path / TRACES)
     before_sync = (answers.sync, traces.sync)
-    journal = stack.enter_context(FileJournal(path / JOURNAL, before_sync=before_sync, lock=lock))
+    journal = stack.enter_context(
+        FileJournal(path / JOURNAL, before_sync=before_sync, lock=lock, is_cancelled=(path / CANCEL).exists)
+    )
     return FolderRun(
         path=path,
         journal=journal,

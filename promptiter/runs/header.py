@@ -96,6 +96,8 @@ class PythonParts(_Record):
 class RunHeader(_Record):
     """The inputs of a run, without secrets. A run was started with a `configuration`, or from Python with `parts`.
 
+    A run of a Manager belongs to an `app`; `overlay` is what its request changed about the app.
+
     `request` holds the settings that every run has, policies as the code that creates them. `models` holds the settings
     that the agent's models report: a forecast uses only runs with the same ones. `judges` are the definitions of the
     metrics that are judges.
@@ -106,7 +108,9 @@ class RunHeader(_Record):
     created_at: str
     versions: Versions
     request: dict[str, Json]
+    app: str = ""
     configuration: Configuration | None = None
+    overlay: dict[str, Json] | None = Field(default=None, repr=False)
     parts: PythonParts | None = None
     structure: HeaderStructure
     models: dict[str, Json] = Field(default_factory=dict)
@@ -118,7 +122,7 @@ class RunHeader(_Record):
     @property
     def nameless_parts(self) -> tuple[str, ...]:
         """The parts without a name, each with advice: `promptiter resume` cannot build this run again."""
-        if self.configuration is not None:
+        if self.configuration is not None or self.overlay is not None:
             return ()
         return ("it was started by an older version",) if self.parts is None else self.parts.problems
 
@@ -186,25 +190,32 @@ def read_header(folder: str | os.PathLike[str]) -> RunHeader:
     """Read the header of a run; SetupError if the folder is not a run or its header is unusable."""
     path = Path(folder) / FILE_NAME
     try:
-        document = orjson.loads(path.read_bytes())
+        raw = path.read_bytes()
     except FileNotFoundError as error:
         raise SetupError(f"{os.fspath(folder)!r} is not a run: it has no {FILE_NAME}") from error
-    except (OSError, orjson.JSONDecodeError) as error:
-        cause = (error.strerror if isinstance(error, OSError) else None) or error
-        raise SetupError(f"{str(path)!r} cannot be read: {cause}; restore it from a copy") from error
+    except OSError as error:
+        raise SetupError(f"{str(path)!r} cannot be read: {error.strerror or error}; restore it from a copy") from error
+    return _map_paths(parse_header(raw, where=repr(str(path))), lambda file: _locate(Path(folder), file))
+
+
+def parse_header(raw: bytes, *, where: str) -> RunHeader:
+    """Parse a header as it is stored; SetupError, which names `where`, if this release cannot use it."""
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise SetupError(f"{where} cannot be read: {error}; restore it from a copy") from error
     schema_version = document.get("schema_version") if isinstance(document, dict) else None
     if schema_version != SCHEMA_VERSION:
         raise SetupError(
-            f"{str(path)!r} has schema_version {schema_version!r}, and this release reads {SCHEMA_VERSION}; "
+            f"{where} has schema_version {schema_version!r}, and this release reads {SCHEMA_VERSION}; "
             "use the release that wrote it, or start a new run"
         )
     try:
-        header = RunHeader.model_validate(document)
+        return RunHeader.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SetupError(f"{str(path)!r} is not a valid run header: {where}: {first['msg']}") from error
-    return _map_paths(header, lambda file: _locate(Path(folder), file))
+        place = ".".join(map(str, first["loc"]))
+        raise SetupError(f"{where} is not a valid run header: {place}: {first['msg']}") from error
 
 
 def _locate(folder: Path, file: str) -> str:

@@ -13,18 +13,21 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from promptiter.errors import JournalError, RunLockedError, SetupError
+from promptiter.errors import JournalError, RunEndedError, RunLockedError, SetupError, UnknownRunError
 from promptiter.evaluation.trace_store import encode_trace
 from promptiter.llm.cache.memory_answers import MemoryAnswers, RecordedCalls
 from promptiter.llm.ledger import LedgerSnapshot
 from promptiter.llm.redaction import Redactor
 from promptiter.runlog.case_uses import MemoryCaseUses
 from promptiter.runlog.event_json import decode_event, encode_event
+from promptiter.runlog.event_log import is_finished
 from promptiter.runlog.events import Event
 from promptiter.runlog.results import RunResult
+from promptiter.runs.app_names import check_app_name
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.header import RunHeader
 from promptiter.runs.lock import LEASE_S, RENEWALS, Holder, this_machine
+from promptiter.runs.run_list import ListedRun, RunPage, RunQuery, check_not_cancelled, describe_run, take_page
 from traces import ExecutionTrace
 from traces.documents import from_json
 
@@ -35,8 +38,12 @@ class MemoryStore:
     def __init__(self, *, lease_s: float = LEASE_S, now: Callable[[], float] = time.time) -> None:
         self.case_uses = MemoryCaseUses()
         self._runs: dict[str, _RunData] = {}
+        self._apps: dict[str, MemoryStore] = {}
         self._lease_s = lease_s
         self._now = now
+
+    def for_app(self, name: str) -> MemoryStore:
+        return self._apps.setdefault(check_app_name(name), MemoryStore(lease_s=self._lease_s, now=self._now))
 
     async def create(self, header: RunHeader) -> RunHeader:
         run_id, number = header.run_id, 1
@@ -49,6 +56,19 @@ class MemoryStore:
 
     async def list_ids(self) -> list[str]:
         return sorted(self._runs)
+
+    async def list_runs(self, query: RunQuery) -> RunPage:
+        wanted = sorted((each for each in self._runs if query.cursor is None or each < query.cursor), reverse=True)
+        return take_page((self._list_run(self._runs[run_id]) for run_id in wanted), query)
+
+    def _list_run(self, run: _RunData) -> ListedRun:
+        return describe_run(
+            run.header,
+            _decode(run, -1) if run.events else None,
+            spent=run.calls.add_up().total,
+            holder=run.find_holder(self._now),
+            is_cancelled=run.is_cancel_requested,
+        )
 
     @asynccontextmanager
     async def open(self, run_id: str) -> AsyncIterator[MemoryRun]:
@@ -63,12 +83,24 @@ class MemoryStore:
     async def view(self, run_id: str) -> MemoryView:
         return MemoryView(self._find(run_id), self._now)
 
-    async def request_stop(self, run_id: str) -> None:
-        self._find(run_id).is_stop_requested = True
+    async def request_stop(self, run_id: str, *, cancel: bool = False) -> None:
+        run = self._find(run_id)
+        if cancel and run.events and is_finished(_decode(run, -1)):
+            raise RunEndedError(run_id)
+        run.is_stop_requested, run.is_cancel_requested = not cancel, cancel or run.is_cancel_requested
+
+    async def withdraw_cancel(self, run_id: str) -> None:
+        self._find(run_id).is_cancel_requested = False
+
+    async def delete(self, run_id: str) -> None:
+        holder = self._find(run_id).find_holder(self._now)
+        if holder is not None:
+            raise RunLockedError(f"the run {run_id!r} is locked by process {holder.pid}: it is open")
+        del self._runs[run_id]
 
     def _find(self, run_id: str) -> _RunData:
         if run_id not in self._runs:
-            raise SetupError(f"there is no run {run_id!r} in this store")
+            raise UnknownRunError(f"there is no run {run_id!r} in this store")
         return self._runs[run_id]
 
 
@@ -103,6 +135,9 @@ class MemoryRun:
     def find_stop_request(self) -> str | None:
         return "a request to the store" if self._run.is_stop_requested else None
 
+    def is_cancel_requested(self) -> bool:
+        return self._run.is_cancel_requested
+
     async def write_result(self, result: RunResult, *, keep_traces: KeepTraces) -> None:  # noqa: ARG002
         """Nothing needs to be kept: the result follows from the events. All traces stay."""
         self._lease.renew()
@@ -126,8 +161,10 @@ class MemoryView(_MemoryEvents):
         return self._run.calls.add_up()
 
     async def find_holder(self) -> Holder | None:
-        holder = self._run.holder
-        return holder if holder is not None and holder.expires_at > self._now() else None
+        return self._run.find_holder(self._now)
+
+    async def is_cancel_requested(self) -> bool:
+        return self._run.is_cancel_requested
 
 
 @dataclass(eq=False)
@@ -141,6 +178,10 @@ class _RunData:
     holder: Holder | None = None
     lease: _Lease | None = None
     is_stop_requested: bool = False
+    is_cancel_requested: bool = False
+
+    def find_holder(self, now: Callable[[], float]) -> Holder | None:
+        return self.holder if self.holder is not None and self.holder.expires_at > now() else None
 
 
 class _Lease:
@@ -151,8 +192,8 @@ class _Lease:
         self._lease_s = lease_s
         self._now = now
         since = now()
-        if run.holder is not None and run.holder.expires_at > since:
-            raise RunLockedError(f"the run {run.header.run_id!r} is locked by process {run.holder.pid}: it is open")
+        if (holder := run.find_holder(now)) is not None:
+            raise RunLockedError(f"the run {run.header.run_id!r} is locked by process {holder.pid}: it is open")
         run.lease = self
         run.holder = Holder(
             host=socket.gethostname(),
@@ -191,6 +232,7 @@ class _MemoryRunJournal(_MemoryEvents):
                 f"the run {self._run.header.run_id!r} has {len(self._run.events)} events, and the next to append has "
                 f"number {event.seq}: the run does not continue where its journal ends; resume it"
             )
+        check_not_cancelled(event, is_cancelled=self._run.is_cancel_requested)
         self._run.events.append(encode_event(event))
 
 

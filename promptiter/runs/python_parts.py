@@ -62,20 +62,18 @@ def describe_parts(
             name: packer.pack(getattr(evaluator, name), f"evaluator.{name}")
             for name in ("options", "user_simulator", "weights", "penalties")
         },
-        "request": {
-            field.name: packer.pack(getattr(request, field.name), f"request.{field.name}")
-            for field in fields(request)
-            if field.name != "run_id"
-        },
+        "request": packer.pack_request(request),
         "keep_traces": keep_traces,
         "observers": named,
         "nameless_observers": nameless,
     }
-    if not packer.problems and _holds_secret(packed, evaluator.gateway.redactor):
-        packer.refuse("a case or an option contains a secret, which is not stored; read it from a variable")
-    if packer.problems:
-        return PythonParts(problems=tuple(packer.problems))
-    return PythonParts(packed=packed, folders=tuple(_find_folders(packed)))
+    return packer.finish(packed)
+
+
+def describe_request(engine: Engine, request: RunRequest) -> PythonParts:
+    """The parts of a run whose engine is registered elsewhere: its request alone, without secrets."""
+    packer = _PartPacker(engine.evaluator.gateway)
+    return packer.finish({"request": packer.pack_request(request)})
 
 
 def _holds_secret(packed: dict[str, Json], redactor: Redactor) -> bool:
@@ -94,6 +92,8 @@ def rebuild_run(parts: PythonParts, *, environ: Mapping[str, str] | None = None)
     if parts.problems:
         raise SetupError("; ".join(parts.problems))
     packed = parts.packed
+    if "agent" not in packed:
+        raise SetupError("it was started by a Manager, which has its engine; start that Manager, or its server")
     unpacker = _PartUnpacker(os.environ if environ is None else environ)
     if packed["gateway"] is not None:
         unpacker.gateway = unpacker.unpack(packed["gateway"])
@@ -105,7 +105,7 @@ def rebuild_run(parts: PythonParts, *, environ: Mapping[str, str] | None = None)
     )
     return RebuiltRun(
         engine=Engine(unpacker.unpack(packed["agent"]), evaluator, search=unpacker.unpack(packed["search"])),
-        request=RunRequest(**{name: unpacker.unpack(each) for name, each in packed["request"].items()}),
+        request=unpacker.unpack_request(packed),
         observers=tuple(unpacker.unpack(each) for each in packed["observers"]),
         keep_traces=packed["keep_traces"],
         notes=tuple(
@@ -113,6 +113,14 @@ def rebuild_run(parts: PythonParts, *, environ: Mapping[str, str] | None = None)
             for name in packed["nameless_observers"]
         ),
     )
+
+
+def rebuild_request(parts: PythonParts, engine: Engine, *, environ: Mapping[str, str] | None = None) -> RunRequest:
+    """Build the request of a run again. Raises SetupError if a part of it has no name, or is no longer where it was."""
+    if parts.problems:
+        raise SetupError("; ".join(parts.problems))
+    unpacker = _PartUnpacker(os.environ if environ is None else environ, gateway=engine.evaluator.gateway)
+    return unpacker.unpack_request(parts.packed)
 
 
 class _PartPacker(Packer):
@@ -129,6 +137,18 @@ class _PartPacker(Packer):
         """Add a problem. Returns None in place of what cannot be packed."""
         self.problems.append(problem)
         return None
+
+    def pack_request(self, request: RunRequest) -> Json:
+        names = [field.name for field in fields(request) if field.name != "run_id"]
+        return {name: self.pack(getattr(request, name), f"request.{name}") for name in names}
+
+    def finish(self, packed: dict[str, Json]) -> PythonParts:
+        """What was packed, or the problems."""
+        if not self.problems and _holds_secret(packed, self._gateway.redactor):
+            self.refuse("a case or an option contains a secret, which is not stored; read it from a variable")
+        if self.problems:
+            return PythonParts(problems=tuple(self.problems))
+        return PythonParts(packed=packed, folders=tuple(_find_folders(packed)))
 
     def pack_metric(self, metric: Any, place: str) -> Json:
         if isinstance(metric, JudgeMetric):
@@ -216,9 +236,12 @@ _STORE_UNCHANGED = "let its class store them unchanged, or assign it to a name a
 
 
 class _PartUnpacker(Unpacker):
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self.gateway = Gateway()
+    def __init__(self, environ: Mapping[str, str], *, gateway: Gateway | None = None) -> None:
+        self.gateway = gateway or Gateway()
         self._environ = environ
+
+    def unpack_request(self, packed: Mapping[str, Json]) -> RunRequest:
+        return RunRequest(**{name: self.unpack(each) for name, each in packed["request"].items()})
 
     def unpack_tagged(self, tag: str, plain: Json) -> Any:
         match tag:

@@ -9,6 +9,7 @@ What a store promises; `promptiter.testing.store_contract` tests it, except for 
 - One process at a time has a run open. It holds a lease, which the store renews. If the process is gone or suspended,
   the lease expires, and another process may open the run. The former holder can append no more events.
 - The first answer of a key is kept.
+- A run that was cancelled does not succeed: its end is stored as cancelled, or not at all.
 - The uses of cases outlive the runs.
 - Runs share nothing else. Runs of one store can be open at the same time, in one process or in several.
 
@@ -31,15 +32,20 @@ from promptiter.runlog.results import RunResult
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.header import RunHeader
 from promptiter.runs.lock import Holder
+from promptiter.runs.run_list import RunPage, RunQuery
 from traces import ExecutionTrace
 
 
 class Store(Protocol):
-    """Keeps runs. SetupError if it cannot be used, or has no run with an id."""
+    """Keeps runs. SetupError if it cannot be used, UnknownRunError if it has no run with an id."""
 
     @property
     def case_uses(self) -> CaseUses:
         """The uses of cases by all runs, also by those that were deleted since."""
+        ...
+
+    def for_app(self, name: str) -> Store:
+        """Return the store of an app in the same place. The runs of an app, and their case uses, are its own."""
         ...
 
     async def create(self, header: RunHeader) -> RunHeader:
@@ -50,11 +56,16 @@ class Store(Protocol):
         """Return the ids of all runs, sorted. Ids begin with the time of the start, unless the user chose them."""
         ...
 
+    async def list_runs(self, query: RunQuery) -> RunPage:
+        """Return a page of the runs that are asked for."""
+        ...
+
     def open(self, run_id: str) -> AbstractAsyncContextManager[OpenRun]:
         """Open a run to work on it. RunLockedError, with the holder, if another process does.
 
-        The stop request of an earlier process is removed. If a process ends without leaving the context, the run can
-        be opened again once its lease has expired, or earlier if the store can see that the process is gone.
+        The stop request of an earlier process is removed; that the run was cancelled stays. If a process ends without
+        leaving the context, the run can be opened again once its lease has expired, or earlier if the store can see
+        that the process is gone.
         """
         ...
 
@@ -62,8 +73,19 @@ class Store(Protocol):
         """Return a view of a run, also while a process works on it."""
         ...
 
-    async def request_stop(self, run_id: str) -> None:
-        """Ask the process that works on a run to stop after the work in progress."""
+    async def request_stop(self, run_id: str, *, cancel: bool = False) -> None:
+        """Ask the process that works on a run to stop after the work in progress, or cancel the run.
+
+        RunEndedError if a run to cancel has ended for good. Others are cancelled, also if no process works on them.
+        """
+        ...
+
+    async def withdraw_cancel(self, run_id: str) -> None:
+        """Let a cancelled run be continued."""
+        ...
+
+    async def delete(self, run_id: str) -> None:
+        """Delete a run; RunLockedError if a process works on it. Its uses of cases stay."""
         ...
 
 
@@ -77,7 +99,10 @@ class OpenRun(Protocol):
 
     @property
     def journal(self) -> Journal:
-        """The events. `append` raises RunLockedError if the lease was lost. The reader outlives the open run."""
+        """The events. The reader outlives the open run.
+
+        `append` raises RunLockedError if the lease was lost, and RunCancelledError for the success of a cancelled run.
+        """
         ...
 
     @property
@@ -97,6 +122,10 @@ class OpenRun(Protocol):
 
     def find_stop_request(self) -> str | None:
         """Return how a stop was requested; None if it was not. Asked before each case run; this must not block."""
+        ...
+
+    def is_cancel_requested(self) -> bool:
+        """Return whether the run was cancelled. This must not block, and may be a second late."""
         ...
 
     async def write_result(self, result: RunResult, *, keep_traces: KeepTraces) -> None:
@@ -125,4 +154,8 @@ class RunView(EventSource, Protocol):
 
     async def find_holder(self) -> Holder | None:
         """Return the process that is working on the run; None if there is none."""
+        ...
+
+    async def is_cancel_requested(self) -> bool:
+        """Return whether the run was cancelled."""
         ...

@@ -8,8 +8,8 @@ result = await run.run()
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -31,9 +31,13 @@ from promptiter.runlog.results import RunResult
 from promptiter.runs.artifacts import KeepTraces, check_keep_traces
 from promptiter.runs.changed_inputs import describe_changed_code, find_changed_inputs
 from promptiter.runs.header import Configuration, RunHeader, build_header
-from promptiter.runs.python_parts import describe_parts
+from promptiter.runs.python_parts import describe_parts, describe_request
 from promptiter.runs.store import OpenRun, Store
 from traces import TraceError
+from traces.model import Json
+
+LOOK_S = 0.25
+"""How often a run looks whether it was cancelled."""
 
 
 class ResumableRun:
@@ -95,7 +99,7 @@ class ResumableRun:
         self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
     ) -> RunOutcome:
         """`run`, but the outcome holds the error instead of raising it."""
-        async with self._store.open(self.run_id) as run:
+        async with self._store.open(self.run_id) as run, _cancelled_by(run):
             interrupt.watch(run.find_stop_request)
             services = make_services(
                 self._checked.evaluator,
@@ -138,6 +142,24 @@ class ResumableRun:
             self.notes.append(f"the result could not be written to {run.name!r}: {error}; resume writes it again")
 
 
+@asynccontextmanager
+async def _cancelled_by(run: OpenRun) -> AsyncIterator[None]:
+    """Cancel the current task once the run is cancelled, by whatever process."""
+    working = asyncio.current_task()
+    assert working is not None, "an event loop runs tasks"
+
+    async def look() -> None:
+        while not run.is_cancel_requested():  # noqa: ASYNC110 - a store has no event to wait for
+            await asyncio.sleep(LOOK_S)
+        working.cancel()
+
+    looking = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        looking.cancel()
+
+
 class StoredRun(ResumableRun):
     """One run in a store, ready to start or to resume."""
 
@@ -151,13 +173,25 @@ class StoredRun(ResumableRun):
         configuration: Configuration | None = None,
         keep_traces: KeepTraces = "all",
         observers: Sequence[Observer] = (),
+        app: str = "",
+        overlay: Mapping[str, Json] | None = None,
     ) -> StoredRun:
-        """Create a new run; SetupError if the request is invalid, or the run cannot start."""
+        """Create a new run; SetupError if the request is invalid, or the run cannot start.
+
+        `app` is the one that a Manager knows its engine by, and `overlay` what a request changed about it.
+        """
         checked = engine.check(request)
         await engine.check_setup(checked)
-        header = await store.create(
-            new_header(engine, checked, configuration=configuration, observers=observers, keep_traces=keep_traces)
+        header = new_header(
+            engine,
+            checked,
+            configuration=configuration,
+            observers=observers,
+            keep_traces=keep_traces,
+            app=app,
+            overlay=overlay,
         )
+        header = await store.create(header)
         checked = checked.with_run_id(header.run_id)
         return cls(store, header.run_id, engine, checked, keep_traces=keep_traces, observers=observers)
 
@@ -187,17 +221,27 @@ def new_header(
     configuration: Configuration | None = None,
     observers: Sequence[Observer] = (),
     keep_traces: KeepTraces = "all",
+    app: str = "",
+    overlay: Mapping[str, Json] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> RunHeader:
-    """Build the header of a new run. Without a configuration, it has the parts that Python gave it."""
+    """Build the header of a new run. Without a configuration, it has the parts that Python gave it.
+
+    Of the run of an app, whose engine is registered, only the request is kept, or what it changed about the app.
+    """
     refuse_while_importing()
     check_keep_traces(keep_traces)
     created = now()
     run_id = checked.request.run_id or new_run_id(created, checked, engine.search)
     header = build_header(engine, checked, run_id=run_id, created_at=created, configuration=configuration)
-    if configuration is not None:
+    header = header.model_copy(update={"app": app, "overlay": None if overlay is None else dict(overlay)})
+    if configuration is not None or overlay is not None:
         return header
-    parts = describe_parts(engine, checked.request, observers=observers, keep_traces=keep_traces)
+    parts = (
+        describe_request(engine, checked.request)
+        if app
+        else describe_parts(engine, checked.request, observers=observers, keep_traces=keep_traces)
+    )
     return header.model_copy(update={"parts": parts})
 
 

@@ -7,7 +7,6 @@ or the agent has changed.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from promptiter.runs.folder_store import read_ledger
 from promptiter.runs.header import read_header
 from promptiter.runs.judge_checks import describe_judges, read_checks
 from promptiter.runs.lock import find_holder
+from promptiter.runs.next_commands import RESUMING, Command, RunAddress, suggest_commands
 from promptiter.runs.outcome import SAVINGS, Outcome, classify_result, explain_outcome, write_headline
 from promptiter.runs.round_summary import (
     EvaluationSummary,
@@ -40,11 +40,7 @@ from promptiter.runs.round_summary import (
     summarize_rounds,
 )
 from promptiter.runs.trial_phases import DescentSummary
-from promptiter.wording import path_from_here
 from traces.model import Json
-
-RESUMING = ("resume", "final test")
-"""The purposes of commands that continue a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +76,6 @@ class CostSummary:
     cached_case_runs: int = 0
     is_simulated: bool = False
     unpriced: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A command to paste, and its purpose."""
-
-    purpose: str
-    command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +136,12 @@ class RunSummary:
     commands: tuple[Command, ...] = ()
 
 
-def read_summary(folder: str | os.PathLike[str]) -> RunSummary:
-    """Summarize the run in a folder; SetupError if it cannot be read or has not begun."""
-    return summarize_stored(read_result(folder), Path(folder))
+def read_summary(folder: str | os.PathLike[str], *, address: RunAddress | None = None) -> RunSummary:
+    """Summarize the run in a folder; SetupError if it cannot be read or has not begun.
+
+    With an `address`, the folder is a copy of a run that is elsewhere.
+    """
+    return summarize_stored(read_result(folder), Path(folder), address=address)
 
 
 def read_result(folder: str | os.PathLike[str]) -> RunResult:
@@ -168,18 +159,20 @@ def read_result(folder: str | os.PathLike[str]) -> RunResult:
     return result
 
 
-def summarize_stored(result: RunResult, folder: Path) -> RunSummary:
+def summarize_stored(result: RunResult, folder: Path, *, address: RunAddress | None = None) -> RunSummary:
     """Summarize the result that was read from a folder."""
     header = read_header(folder)
-    summary = summarize(result, folder, is_held=find_holder(folder) is not None)
+    summary = summarize(result, folder, is_held=find_holder(folder) is not None, address=address)
     if result.is_final or not header.nameless_parts:
         return summary
     commands = tuple(each for each in summary.commands if each.purpose not in RESUMING)
     return replace(summary, problems=(*summary.problems, *header.notes), commands=commands)
 
 
-def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = False) -> RunSummary:
-    """Summarize a result. `is_held`: a process is working on the run."""
+def summarize(
+    result: RunResult, folder: Path | None = None, *, is_held: bool = False, address: RunAddress | None = None
+) -> RunSummary:
+    """Summarize a result. `is_held`: a process is working on the run. See `read_summary` for the address."""
     outcome, search = classify_result(result, is_held=is_held), summarize_rounds(result)
     changed = result.changes or result.initial_profile.changes(result.working_profile, result.structure)
     candidate, shown = find_candidate(result), {change.surface_id for change in changed}
@@ -195,7 +188,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
     return RunSummary(
         run_id=result.run_id,
         agent=result.structure.name or "agent",
-        folder=folder,
+        folder=folder if address is None or address.place == "folder" else None,
         outcome=outcome,
         verdict=result.verdict,
         headline=write_headline(result, outcome),
@@ -232,7 +225,7 @@ def summarize(result: RunResult, folder: Path | None = None, *, is_held: bool = 
         costs=summarize_costs(result.measured.spent, result.measured),
         problems=(*result.problems, *search.problems),
         judges=_describe_judges(result, folder),
-        commands=() if folder is None else _commands(result, outcome, folder),
+        commands=() if folder is None else suggest_commands(result, outcome, address or RunAddress.of_folder(folder)),
     )
 
 
@@ -327,20 +320,3 @@ def _describe_judges(result: RunResult, folder: Path | None) -> tuple[str, ...]:
         return describe_judges(read_header(folder).judges, read_checks(folder.parent))
     except SetupError:  # the header is reported elsewhere
         return ()
-
-
-def _commands(result: RunResult, outcome: Outcome, folder: Path) -> tuple[Command, ...]:
-    """The likely next commands, ready to paste."""
-    run = shlex.quote(str(path_from_here(folder)))
-    commands = [Command(purpose="details", command=f"promptiter show {run}")]
-    if len(result.initial_profile.changes(result.working_profile, result.structure)) > 1:
-        commands.append(Command(purpose="all diffs", command=f"promptiter show {run} --diff"))
-    if outcome in ("improved", "improved_on_validation"):
-        commands.append(Command(purpose="apply", command=f"promptiter apply {run}"))
-    if outcome == "running":
-        return tuple(commands)
-    if not result.is_final:
-        commands.append(Command(purpose=RESUMING[0], command=f"promptiter resume {run}"))
-    if not result.is_final and result.changes:
-        commands.append(Command(purpose=RESUMING[1], command=f"promptiter resume {run} --final-test"))
-    return tuple(commands)

@@ -187,9 +187,13 @@ class TraceContract(StoreHooks):
 
     @in_event_loop
     async def test_a_missing_trace_is_reported(self, tmp_path: Path) -> None:
+        names = ("0" * 64, "", "no digest", "../a", "x" * 5000)
         async with self.open_new_run(tmp_path) as run:
-            assert not await run.traces.has("0" * 64)
+            for name in names:
+                assert not await run.traces.has(name)
+                with expect_error(SetupError):
+                    await run.traces.get(name)
+        view = await self.make_store(tmp_path, Clock()).view("a")
+        for name in names:
             with expect_error(SetupError):
-                await run.traces.get("0" * 64)
-        with expect_error(SetupError):
-            await (await self.make_store(tmp_path, Clock()).view("a")).read_trace("0" * 64)
+                await view.read_trace(name)

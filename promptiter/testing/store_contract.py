@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from promptiter.errors import SetupError
+from promptiter.errors import UnknownRunError
 from promptiter.llm.ledger import Spending
 from promptiter.runlog.case_uses import CaseUse
 from promptiter.runlog.events import Event
@@ -27,6 +27,7 @@ from promptiter.runs.store import OpenRun, RunView, Store
 from promptiter.runs.stored_run import StoredRun
 from promptiter.testing.answer_contract import AnswerContract, TraceContract
 from promptiter.testing.event_contract import EventContract, LeaseContract
+from promptiter.testing.list_contract import CancelContract, ListContract
 from promptiter.testing.small_run import SmallRun
 from promptiter.testing.store_hooks import (
     Clock,
@@ -80,12 +81,12 @@ class RunContract(StoreHooks):
     @in_event_loop
     async def test_an_unknown_run_is_refused(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path, Clock())
-        for run_id in ("gone", "../gone", "", "a/b"):
-            with expect_error(SetupError):
+        for run_id in ("gone", "../gone", "", "a/b", "x" * 5000):
+            with expect_error(UnknownRunError):
                 await store.view(run_id)
-            with expect_error(SetupError):
+            with expect_error(UnknownRunError):
                 await store.request_stop(run_id)
-            with expect_error(SetupError):
+            with expect_error(UnknownRunError):
                 async with store.open(run_id):
                     pass
 
@@ -148,7 +149,9 @@ class RunContract(StoreHooks):
         return await store.view(run_id)
 
 
-class StoreContract(RunContract, EventContract, LeaseContract, AnswerContract, TraceContract):
+class StoreContract(
+    RunContract, EventContract, LeaseContract, AnswerContract, TraceContract, ListContract, CancelContract
+):
     """Inherit from this, and implement `make_store`. The other hooks are for stores that need them."""
 
 

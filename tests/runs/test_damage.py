@@ -14,7 +14,6 @@ from promptiter.errors import PromptiterError
 from promptiter.runs.listing import list_runs
 from promptiter.runs.summary import read_summary
 from promptiter.testing.store_hooks import Killed
-from tests.marks import take_some
 from tests.worlds.results import read_unmeasured
 from tests.worlds.starter import SmallShop, kill_runs_at
 from traces import TraceError
@@ -51,7 +50,8 @@ def damage(raw: bytes, rng: random.Random) -> bytes:
             return raw[:place] + bytes([raw[place] ^ 1 << rng.randrange(8)]) + raw[place + 1 :]
 
 
-@pytest.mark.parametrize("seed", take_some(range(4), (0, 1)))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
 def test_a_damaged_file_is_survived_or_refused(seed: int, runs: tuple[Path, Path], tmp_path: Path) -> None:
     rng, outcomes = random.Random(seed), Counter[str]()
     for number in range(CHANGES):

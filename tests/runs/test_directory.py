@@ -414,7 +414,7 @@ print(run.run_sync().verdict, asked)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill_at", take_some((1, 3, 6, 8, 10), (1, 8)))
+@pytest.mark.parametrize("kill_at", take_some((1, 3, 6, 8, 10), (8,)))
 def test_a_run_in_place_that_is_killed_leaves_the_baseline_or_is_restored_by_resume(
     kill_at: int, tmp_path: Path
 ) -> None:

@@ -116,7 +116,7 @@ def test_folding_the_journal_gives_the_result_of_the_run(path: Path) -> None:
     assert result.verdict == "improved_on_validation"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_was_cut_off_anywhere_resumes_to_the_same_journal(path: Path) -> None:
     def run(journal: FileJournal) -> RunResult:
         with journal:
@@ -512,7 +512,7 @@ def test_appended_events_survive_sigkill(path: Path) -> None:
         length = len(found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_memory_does_not_grow_with_the_journal(path: Path) -> None:
     async def grow(start: int, journal: FileJournal) -> None:
         for seq in range(start, start + 2000):

@@ -46,8 +46,8 @@ def test_a_header_survives_a_round_trip(tmp_path: Path) -> None:
 def test_a_header_holds_the_inputs_of_a_run() -> None:
     snapshot, found = desk.agent().describe(), header(max_rounds=7, seed=5, acceptance=MinGain(0.01) & NoRegression())
     assert list(found.model_dump()) == [
-        *("schema_version", "run_id", "created_at", "versions", "request", "configuration", "parts"),
-        *("structure", "models", "train", "validation", "test", "judges"),
+        *("schema_version", "run_id", "created_at", "versions", "request", "app", "configuration"),
+        *("overlay", "parts", "structure", "models", "train", "validation", "test", "judges"),
     ]
     assert found.created_at == "2026-01-02T03:04:05+00:00"
     assert found.structure.structure_id == snapshot.structure_id

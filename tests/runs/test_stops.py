@@ -97,7 +97,7 @@ def test_a_run_stops_at_every_event_and_resumes_with_the_same_result(chunk: int,
         check_stop_and_resume(tmp_path / str(seq), seq, whole)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_is_stopped_again_and_again_gives_the_same_result(whole: Path, tmp_path: Path) -> None:
     for seq in range(2, len(list(journal(whole).read())), 7):
         result = stop_at(tmp_path, seq + 2 * seq // 7) if not list(tmp_path.iterdir()) else stop_next(tmp_path)

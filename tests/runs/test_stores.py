@@ -45,3 +45,7 @@ class TestMemoryStore(StoreContract):
 
     def make_store(self, place: Path, now: Callable[[], float]) -> Store:
         return self.stores.setdefault(place, MemoryStore(now=now))
+
+    @pytest.mark.long
+    def test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(self, tmp_path: Path) -> None:
+        super().test_a_run_that_is_killed_at_any_event_and_resumed_gives_the_same_result(tmp_path)

@@ -74,8 +74,11 @@ class Piece(NamedTuple):
     hunk: HunkEvidence | None = None
 
 
-def render_html(report: RunReport) -> str:
-    """report.html: one file without scripts or links to other files. Charts and diagrams escape their own texts."""
+def render_html(report: RunReport, *, is_alone: bool = False) -> str:
+    """report.html: one file without scripts or links to other files. Charts and diagrams escape their own texts.
+
+    One that `is_alone` has no other files of the run beside it, and does not name them.
+    """
     points, trials = report.points, report.summary.descent.trials
     chart = chart_trajectory(points, objective=_name_objective(report)) if len(points) > 1 else ""
     text = (
@@ -90,6 +93,7 @@ def render_html(report: RunReport) -> str:
             candidates=Markup("" if report.candidates is None else to_svg(report.candidates, name="candidates-")),
             is_wide=report.candidates is not None and count_widest(report.candidates) > MOST_BESIDE,
             is_thinned=len(choose_points(points)) < len(points),
+            is_alone=is_alone,
             step_anchors={
                 gradient.id: step.anchor
                 for case in report.evidence

@@ -31,6 +31,7 @@ from promptiter.runs.forecast_file import read_forecast
 from promptiter.runs.header import RunHeader, read_header
 from promptiter.runs.hunk_evidence import HunkEvidence, read_hunks
 from promptiter.runs.iteration_rows import IterationRow, list_iterations
+from promptiter.runs.next_commands import RunAddress
 from promptiter.runs.report.blame_diagram import BlamedTraces, draw_blame
 from promptiter.runs.report.candidate_tree import draw_candidates
 from promptiter.runs.report.case_changes import TEST_SET, CaseChange, list_case_changes
@@ -117,16 +118,19 @@ class RunReport:
         )
 
 
-def read_report(folder: str | os.PathLike[str]) -> RunReport:
-    """Collect the report of the run in a folder; SetupError if it cannot be read or has not begun."""
-    return collect_report(read_result(folder), Path(folder))
+def read_report(folder: str | os.PathLike[str], *, address: RunAddress | None = None) -> RunReport:
+    """Collect the report of the run in a folder; SetupError if it cannot be read or has not begun.
+
+    With an `address`, the folder is a copy of a run that is elsewhere.
+    """
+    return collect_report(read_result(folder), Path(folder), address=address)
 
 
-def collect_report(result: RunResult, folder: Path) -> RunReport:
+def collect_report(result: RunResult, folder: Path, *, address: RunAddress | None = None) -> RunReport:
     """Collect the report of a result that is stored in a folder."""
     if (folder / JOURNAL).stat().st_size <= LARGEST_IN_MEMORY:  # its rounds are needed several times
         result = replace(result, rounds=tuple(result.rounds))
-    summary, header = summarize_stored(result, folder), read_header(folder)
+    summary, header = summarize_stored(result, folder, address=address), read_header(folder)
     hunks = read_hunks(result)
     candidate, read_trace = find_candidate(result), _make_trace_reader(folder)
     changed = [each.surface_id for each in summary.changes] or [each.surface_id for each in summary.blame]
@@ -252,7 +256,8 @@ def _list_inputs(header: RunHeader, models: Sequence[str]) -> Iterator[tuple[str
     request = header.request
     yield "started", header.created_at
     yield "seed", str(request["seed"])
-    yield "structure", f"{header.structure.structure_id[:16]}, with its values {header.structure.baseline_id[:16]}"
+    yield "structure id", header.structure.structure_id[:16]
+    yield "baseline id", f"{header.structure.baseline_id[:16]} (the structure with the values of its surfaces)"
     for name, eval_set in (("train", header.train), ("validation", header.validation), ("test", header.test)):
         if eval_set is not None:
             yield f"{name} set", f"{eval_set.id}: {len(eval_set.cases):,} cases, {eval_set.content_digest[:16]}"

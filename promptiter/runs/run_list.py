@@ -1,0 +1,165 @@
+"""Lists of runs: what is shown of each run, which runs are asked for, and a page of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from promptiter.errors import RunCancelledError, SetupError
+from promptiter.llm.ledger import Spending
+from promptiter.policies.verdict import Verdict
+from promptiter.runlog.event_log import is_finished
+from promptiter.runlog.events import Event
+from promptiter.runlog.payloads import RunCompleted
+from promptiter.runlog.results import Status
+from promptiter.runs.header import RunHeader
+from promptiter.runs.lock import Holder
+from promptiter.runs.outcome import Outcome, classify_end
+
+ListedStatus: TypeAlias = Status | Literal["interrupted", "unreadable"]
+LISTED_STATUSES: tuple[ListedStatus, ...] = (*get_args(Status), "interrupted", "unreadable")
+
+MAX_PAGE = 500
+"""The most runs of one page."""
+
+
+class ListedRun(NamedTuple):
+    """One run in a list: a named tuple, because lists may have thousands.
+
+    An unfinished run that no process holds is `interrupted` and can be resumed. The run of a Manager that has not begun
+    is `queued`. A run that is not `is_named` was started from Python with parts that have no name, so only Python can
+    resume it. `baseline` and `best` are values of the objective. `cost_usd` is None if the cost of a call is unknown.
+    `error` says why a run failed or cannot be read. `path` is its folder, if it has one.
+    """
+
+    run_id: str
+    status: ListedStatus
+    path: Path | None = None
+    created_at: str = ""
+    verdict: Verdict | None = None
+    stop_reason: str | None = None
+    rounds: int = 0
+    baseline: float | None = None
+    best: float | None = None
+    calls: int = 0
+    cost_usd: float | None = 0.0
+    duration_s: float | None = None
+    holder: Holder | None = None
+    error: str | None = None
+    can_resume: bool = False
+    is_named: bool = True
+
+    @property
+    def outcome(self) -> Outcome | Literal["unreadable"]:
+        """How it ended, or its current state."""
+        if self.status == "unreadable":
+            return "unreadable"
+        if self.status != "succeeded" or self.verdict is None:
+            return "running" if self.status in ("queued", "running") else _UNFINISHED.get(self.status, "interrupted")
+        if self.stop_reason == "user_stop" and self.can_resume:
+            return "stopped"
+        return classify_end(self.verdict, rounds=self.rounds, stop_reason=self.stop_reason)
+
+
+_UNFINISHED: Mapping[ListedStatus, Outcome] = {"failed": "failed", "cancelled": "cancelled"}
+
+
+def describe_run(
+    header: RunHeader, last: Event | None, *, spent: Spending, holder: Holder | None, is_cancelled: bool
+) -> ListedRun:
+    """What a list shows of a run with this last event. `spent` counts if the run has not ended."""
+    end = None if last is None else last.payload
+    listed = ListedRun(
+        run_id=header.run_id,
+        status="cancelled" if is_cancelled else "running",
+        created_at=header.created_at,
+        rounds=0 if last is None else last.round,
+        calls=spent.calls,
+        cost_usd=find_cost(spent),
+        holder=holder,
+        duration_s=None if last is None else last.measured.elapsed_s,
+        can_resume=holder is None,
+        is_named=not header.nameless_parts,
+    )
+    if holder is not None:
+        return listed._replace(status="running")
+    if last is None or not isinstance(end, RunCompleted):
+        waiting: ListedStatus = "queued" if last is None and header.app else "interrupted"
+        return listed if is_cancelled else listed._replace(status=waiting)
+    total = end.measured.spent.total
+    return listed._replace(
+        status="cancelled" if is_cancelled else end.status,
+        verdict=end.verdict,
+        stop_reason=end.stop.reason if end.stop is not None else None,
+        baseline=end.baseline,
+        best=end.best,
+        calls=total.calls,
+        cost_usd=find_cost(total),
+        duration_s=end.measured.duration_s,
+        error=end.error,
+        can_resume=not is_finished(last),
+    )
+
+
+def find_cost(spent: Spending) -> float | None:
+    """The cost in dollars; None if the price or the tokens of a call are unknown."""
+    return None if spent.unpriced_calls or spent.uncounted_calls else spent.cost_usd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunQuery:
+    """Which runs are asked for: those with one of the `statuses` and `verdicts`, and with `text` in their id.
+
+    `created_from` and `created_before` are times in ISO 8601. Runs come in the descending order of their ids, which
+    begin with the time of the start; those of the next page come after `cursor`.
+    """
+
+    statuses: tuple[ListedStatus, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    created_from: str = ""
+    created_before: str = ""
+    text: str = ""
+    limit: int = 50
+    cursor: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.limit <= MAX_PAGE:
+            raise SetupError(f"the limit of a list of runs is {self.limit}; give 1 to {MAX_PAGE}")
+
+    def matches(self, run: ListedRun) -> bool:
+        """Whether a run is asked for, wherever its page begins."""
+        return (
+            (not self.statuses or run.status in self.statuses)
+            and (not self.verdicts or run.verdict in self.verdicts)
+            and (not self.created_from or run.created_at >= self.created_from)
+            and (not self.created_before or run.created_at < self.created_before)
+            and self.text in run.run_id
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """Some runs, and where the next page begins; None after the last."""
+
+    runs: tuple[ListedRun, ...]
+    next_cursor: str | None = None
+
+
+def take_page(runs: Iterable[ListedRun], query: RunQuery) -> RunPage:
+    """The page of a query, from runs in the descending order of their ids that come after its cursor."""
+    page: list[ListedRun] = []
+    for run in runs:
+        if not query.matches(run):
+            continue
+        if len(page) == query.limit:
+            return RunPage(tuple(page), page[-1].run_id)
+        page.append(run)
+    return RunPage(tuple(page))
+
+
+def check_not_cancelled(event: Event, *, is_cancelled: bool) -> None:
+    """Raise RunCancelledError if an event is the success of a run that was cancelled."""
+    if is_cancelled and isinstance(event.payload, RunCompleted) and event.payload.status == "succeeded":
+        raise RunCancelledError(f"the run {event.run_id!r} was cancelled")

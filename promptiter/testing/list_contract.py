@@ -1,0 +1,196 @@
+"""The tests of what a store promises about lists of runs, apps, cancelled and deleted runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from promptiter.errors import RunCancelledError, RunEndedError, RunLockedError, SetupError
+from promptiter.runlog.case_uses import CaseUse
+from promptiter.runlog.codec import to_plain
+from promptiter.runlog.events import Event
+from promptiter.runlog.payloads import RunCompleted
+from promptiter.runlog.results import Status
+from promptiter.runs.run_list import RunQuery
+from promptiter.runs.store import Store
+from promptiter.testing.store_hooks import (
+    Clock,
+    StoreHooks,
+    ask,
+    expect_error,
+    in_event_loop,
+    list_events,
+    make_event,
+    make_header,
+    wait_until,
+)
+
+
+class ListContract(StoreHooks):
+    """Runs are listed page by page, and those of an app are its own."""
+
+    @in_event_loop
+    async def test_runs_are_listed_with_how_they_ended_and_what_they_cost(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path, Clock())
+        for name in ("a", "b", "c", "d"):
+            app = "" if name == "b" else "shop"
+            await store.create(make_header(name).model_copy(update={"app": app}))
+        async with store.open("a") as run:
+            await ask(run, 0)
+            await run.journal.append(make_event(0))
+            [first, *_] = (await store.list_runs(RunQuery(text="a"))).runs
+            assert (first.status, first.holder is not None, first.can_resume) == ("running", True, False)
+        await end_run(store, "d", "failed", error="no luck")
+        for client in (store, self.make_store(tmp_path, Clock())):
+            page = await client.list_runs(RunQuery())
+            assert page.next_cursor is None
+            assert [(each.run_id, each.status) for each in page.runs] == [
+                ("d", "failed"),
+                ("c", "queued"),
+                ("b", "interrupted"),
+                ("a", "interrupted"),
+            ]
+            assert [(each.rounds, each.calls, each.holder, each.can_resume) for each in page.runs] == [
+                (1, 0, None, True),
+                (0, 0, None, True),
+                (0, 0, None, True),
+                (1, 1, None, True),
+            ]
+            assert (page.runs[0].error, page.runs[0].verdict) == ("no luck", "no_evidence")
+            assert {each.created_at for each in page.runs} == {make_header("a").created_at}
+
+    @in_event_loop
+    async def test_a_list_has_pages_and_filters(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path, Clock())
+        names = [f"run-{number}" for number in range(7)]
+        for number, name in enumerate(names):
+            created = f"2026-11-{10 + number}T00:00:00+00:00"
+            await store.create(make_header(name).model_copy(update={"created_at": created}))
+        await end_run(store, "run-2", "succeeded", is_final=True)
+        found, query = [], RunQuery(limit=3)
+        while True:
+            page = await store.list_runs(query)
+            assert len(page.runs) <= 3
+            found += [each.run_id for each in page.runs]
+            if page.next_cursor is None:
+                break
+            query = RunQuery(limit=3, cursor=page.next_cursor)
+        assert found == names[::-1]
+        for query, expected in (
+            (RunQuery(statuses=("succeeded",)), ["run-2"]),
+            (RunQuery(statuses=("interrupted",), limit=2), ["run-6", "run-5"]),
+            (RunQuery(statuses=("interrupted",), cursor="run-3"), ["run-1", "run-0"]),
+            (RunQuery(verdicts=("improved",)), []),
+            (RunQuery(verdicts=("no_evidence",)), ["run-2"]),
+            (RunQuery(created_from="2026-11-12T00:00:00+00:00", created_before="2026-11-14"), ["run-3", "run-2"]),
+            (RunQuery(text="n-4"), ["run-4"]),
+            (RunQuery(text="%"), []),
+            (RunQuery(text="_"), []),
+        ):
+            assert [each.run_id for each in (await store.list_runs(query)).runs] == expected, query
+
+    @in_event_loop
+    async def test_the_runs_of_an_app_are_its_own(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path, Clock())
+        shop, desk = store.for_app("shop"), store.for_app("desk")
+        use = CaseUse(id="u1", run_id="a", kind="search", place="a", train=("c1",))
+        await shop.create(make_header("a"))
+        await shop.case_uses.add(use)
+        for other in (store, desk, self.make_store(tmp_path, Clock()).for_app("Shop")):
+            assert await other.list_ids() == []
+            assert (await other.list_runs(RunQuery())).runs == ()
+            for refused in (other.view("a"), other.delete("a"), other.request_stop("a")):
+                with expect_error(SetupError):
+                    await refused
+        assert (await desk.create(make_header("a"))).run_id == "a"
+        async with shop.open("a") as one, desk.open("a") as another:
+            await ask(one, 0)
+            await one.journal.append(make_event(0))
+            assert await another.journal.last() is None
+            assert (await another.answers.ledger()).total.calls == 0
+        known = await desk.case_uses.add(CaseUse(id="u2", run_id="a", kind="search", place="a"))
+        assert [each.id for each in known] == ["u2"]
+        again = self.make_store(tmp_path, Clock()).for_app("shop")
+        assert await again.list_ids() == ["a"]
+        for name in ("", "../shop", "a/b", "a b", ".hidden", "x" * 64):
+            with expect_error(SetupError):
+                store.for_app(name)
+
+
+class CancelContract(StoreHooks):
+    """Runs are cancelled by any process, and deleted."""
+
+    @in_event_loop
+    async def test_a_cancelled_run_is_known_to_its_process_and_stays_cancelled(self, tmp_path: Path) -> None:
+        store, other = self.make_store(tmp_path, Clock()), self.make_store(tmp_path, Clock())
+        await store.create(make_header("a"))
+        async with store.open("a") as run:
+            await run.journal.append(make_event(0))
+            assert not run.is_cancel_requested()
+            await other.request_stop("a", cancel=True)
+            await wait_until(run.is_cancel_requested)
+            assert await (await store.view("a")).is_cancel_requested()
+            with expect_error(RunCancelledError):
+                await run.journal.append(make_end(1, "succeeded", is_final=True))
+            await run.journal.append(make_end(1, "cancelled"))
+        async with other.open("a") as run:
+            assert run.is_cancel_requested()
+        assert [each.status for each in (await other.list_runs(RunQuery())).runs] == ["cancelled"]
+        await other.withdraw_cancel("a")
+        async with store.open("a") as run:
+            assert not run.is_cancel_requested()
+            await run.journal.append(make_end(2, "succeeded", is_final=True))
+        assert [each.status for each in (await other.list_runs(RunQuery())).runs] == ["succeeded"]
+
+    @in_event_loop
+    async def test_a_run_that_has_not_begun_can_be_cancelled_and_one_that_has_ended_cannot(
+        self, tmp_path: Path
+    ) -> None:
+        store = self.make_store(tmp_path, Clock())
+        await store.create(make_header("a"))
+        await store.request_stop("a", cancel=True)
+        [listed] = (await store.list_runs(RunQuery())).runs
+        assert listed.status == "cancelled"
+        await store.create(make_header("b"))
+        await end_run(store, "b", "succeeded", is_final=True)
+        with expect_error(RunEndedError):
+            await store.request_stop("b", cancel=True)
+        with expect_error(SetupError):
+            await store.request_stop("gone", cancel=True)
+
+    @in_event_loop
+    async def test_a_deleted_run_is_gone_but_its_uses_of_cases_stay(self, tmp_path: Path) -> None:
+        store, other = self.make_store(tmp_path, Clock()), self.make_store(tmp_path, Clock())
+        for name in ("a", "b"):
+            await store.create(make_header(name))
+            await end_run(store, name, "failed")
+        await store.case_uses.add(CaseUse(id="u1", run_id="a", kind="search", place="a"))
+        async with store.open("a"):
+            with expect_error(RunLockedError):
+                await other.delete("a")
+        await other.delete("a")
+        assert await store.list_ids() == ["b"]
+        with expect_error(SetupError):
+            await store.view("a")
+        with expect_error(SetupError):
+            await store.delete("a")
+        uses = await store.case_uses.add(CaseUse(id="u2", run_id="b", kind="search", place="b"))
+        assert [each.id for each in uses] == ["u1", "u2"]
+        await store.create(make_header("a"))
+        view = await store.view("a")
+        assert await list_events(view.read()) == []
+        assert (await view.read_ledger()).total.calls == 0
+
+
+def make_end(seq: int, status: Status, *, is_final: bool = False, error: str | None = None) -> Event:
+    """The last event of a run."""
+    end = RunCompleted(status=status, verdict="no_evidence", is_final=is_final, error=error)
+    data = to_plain(end)
+    return Event(seq=seq, run_id="a", round=1, phase="end", type=RunCompleted.event_type, data=data)
+
+
+async def end_run(
+    store: Store, run_id: str, status: Status, *, is_final: bool = False, error: str | None = None
+) -> None:
+    async with store.open(run_id) as run:
+        await run.journal.append(make_event(0))
+        await run.journal.append(make_end(1, status, is_final=is_final, error=error))
