@@ -12,8 +12,10 @@ PromptiterError
 │   ├── EditedSourceError       a file was edited while a candidate was in place
 │   ├── RequestError            an invalid run request; lists every problem
 │   ├── RunLockedError          another process runs it, or has taken it over
+│   ├── StoreError              the database of a run cannot be used for now; resume the run when it is back
 │   ├── InvalidArgumentError    an argument of `promptiter.optimize`; a ValueError, too
 │   ├── ArgumentTypeError       an argument of the wrong kind; a TypeError, too
+│   ├── RunRefusedError         a manager cannot continue a run, and why
 │   └── ChangedInputsError      a run cannot be resumed: its inputs have changed
 ├── AgentError                  a mistake in the agent's graph: an endless loop, an unknown route
 │   └── AnswerError             an agent returned None, or something that is not data
@@ -140,6 +142,44 @@ class RequestError(SetupError):
 
 class RunLockedError(SetupError):
     """Another process runs it, or has taken it over."""
+
+
+class StoreError(SetupError):
+    """The database of a run cannot be used for now. What is stored is kept: resume the run when it is back."""
+
+
+class UnknownRunError(SetupError):
+    """A store has no run with an id."""
+
+
+class UnknownAppError(SetupError):
+    """A manager has no app with a name."""
+
+
+class ManagerClosedError(SetupError):
+    """A manager is closing, and starts no more runs."""
+
+    def __init__(self) -> None:
+        super().__init__("the manager is closed; make a new one")
+
+
+class RunEndedError(SetupError):
+    """A run that has ended cannot be stopped, cancelled or resumed."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"the run {run!r} has ended, so it cannot be stopped, cancelled or resumed")
+
+
+class RunRefusedError(SetupError):
+    """A run cannot be continued by this manager. `reasons` has a sentence for each reason."""
+
+    def __init__(self, run: str, reasons: Iterable[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__(f"the run {run!r} cannot be continued: {'; '.join(self.reasons)}")
+
+
+class RunCancelledError(PromptiterError):
+    """A run was cancelled before its success could be stored."""
 
 
 class ChangedInputsError(SetupError):
@@ -290,7 +330,14 @@ FATAL_ERRORS = (BudgetEndedError, StopRequestedError, UnexpectedCallError, Setup
 """Errors that end an evaluation or a run, whichever case, step or surface they occur at."""
 
 
-def nearest(wanted: str, known: Iterable[str]) -> str:
-    """` (did you mean 'planner#instruction'?)`, or nothing."""
-    found = get_close_matches(wanted, list(known), n=1)
+def is_outage_of_store(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is that a store cannot be used for now."""
+    while error is not None and not isinstance(error, StoreError):
+        error = error.__cause__
+    return error is not None
+
+
+def nearest(wanted: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """` (did you mean 'planner#instruction'?)`, or nothing. Names below a similarity of `cutoff` are too far away."""
+    found = get_close_matches(wanted, list(known), n=1, cutoff=cutoff)
     return f" (did you mean {found[0]!r}?)" if found else ""

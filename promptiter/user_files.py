@@ -17,7 +17,8 @@ from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, Valida
 from pydantic.alias_generators import to_camel
 
 from promptiter.errors import SetupError, nearest
-from promptiter.wording import shorten
+from promptiter.validation_errors import NO_MEMBER, merge_members
+from promptiter.wording import plural, shorten
 from traces.model import Json
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _Homes = Sequence[tuple[str, type[BaseModel]]]
 Model = TypeVar("Model", bound=BaseModel)
 
 SHOWN_PROBLEMS = 5
+KEY_CUTOFF = 0.7
+"""How similar a key must be to one with another first letter to be taken for it: 'agent' is not 'targets'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +112,13 @@ def describe_problems(
     *,
     is_secret: Callable[[Keys], bool] = lambda _: False,
     sections: Mapping[tuple[int | str, ...], type[BaseModel]] | None = None,
+    limit: int | None = None,
 ) -> list[str]:
-    """Each problem as a sentence. Strings under keys that may hold a secret are not quoted.
+    """Each problem as a sentence, up to a limit. Strings under keys that may hold a secret are not quoted.
 
     `sections` are the models of objects, by their keys, that the annotations of `model` do not name.
     """
-    errors, known = error.errors(include_url=False), sections or {}
+    errors, known = merge_members(error.errors(include_url=False), model)[:limit], sections or {}
     homes = [*_list_sections(model), *((".".join(map(str, keys)), section) for keys, section in known.items())]
     return [
         _describe(
@@ -149,8 +153,10 @@ def _describe(
     place = location.below(*loc)
     if kind == "missing":
         return f"{place}: is missing"
-    if kind == "string_too_short":
+    if kind == "string_too_short" or (kind == "too_short" and error["ctx"]["min_length"] == 1):
         return f"{place}: must not be empty"
+    if kind in ("too_short", "too_long"):
+        return f"{place}: must have {_describe_wanted(error, location)}, not {error['ctx']['actual_length']}"
     if kind == "value_error":
         message = str(error["ctx"]["error"])
         return f"{place}: {message}, not {given}" if message.startswith("must be ") else f"{place}: {message}"
@@ -174,7 +180,8 @@ def _describe_unknown_key(key: str, section: type[BaseModel], homes: _Homes) -> 
         return f"{key!r} is another spelling of {names[key]!r}, which is given too; keep one of them"
     if found := [name for name, below in homes if key in _list_annotations(below)]:
         return f"unknown key {key!r}; it belongs under {' or '.join(map(repr, found))}"
-    if hint := nearest(key, names):
+    alike = [name for name in names if name[:1] == key[:1]]
+    if hint := nearest(key, names, cutoff=KEY_CUTOFF) or nearest(key, alike):
         return f"unknown key {key!r}{hint}"
     known = ", ".join(sorted(set(names.values())))
     return f"unknown key {key!r}; known are {known}" if known else f"unknown key {key!r}; leave it out"
@@ -182,15 +189,29 @@ def _describe_unknown_key(key: str, section: type[BaseModel], homes: _Homes) -> 
 
 def _suggest(error: ErrorDetails, section: type[BaseModel]) -> str:
     """The nearest allowed word; where any key is allowed, a misspelled key shows by its value."""
-    if error["type"] == "literal_error":
-        return nearest(str(error["input"]), _split_quoted_words(error["ctx"]["expected"]))
-    if error["type"] in _NOT_AN_OBJECT and len(error["loc"]) > 1:
+    if words := list_allowed_words(error):
+        return nearest(str(error["input"]), words)
+    if error["type"] in _NOT_AN_OBJECT and len(error["loc"]) > 1 and error["loc"][-1] not in _list_annotations(section):
         return nearest(str(error["loc"][-1]), _list_annotations(section))
     return ""
 
 
-def _describe_wanted(error: ErrorDetails, location: Location) -> str:
+def describe_wanted(error: Mapping[str, Any]) -> str:
+    """What a value should be, such as `a whole number`."""
+    return _describe_wanted(error, Location(""))
+
+
+def list_allowed_words(error: Mapping[str, Any]) -> list[str]:
+    """The words that were allowed instead of one that is not."""
+    return _split_quoted_words(error["ctx"]["expected"]) if error["type"] == "literal_error" else []
+
+
+def _describe_wanted(error: ErrorDetails | Mapping[str, Any], location: Location) -> str:
     kind, context = error["type"], error.get("ctx", {})
+    if kind == NO_MEMBER:
+        return " or ".join(dict.fromkeys(_describe_wanted(each, location) for each in context["errors"]))
+    if kind in _LENGTHS:
+        return _LENGTHS[kind](context)
     if kind in _WANTED:
         return _WANTED[kind].format(**context)
     if kind in _NOT_AN_OBJECT:
@@ -199,6 +220,11 @@ def _describe_wanted(error: ErrorDetails, location: Location) -> str:
     return message[:1].lower() + message[1:]
 
 
+_LENGTHS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "too_short": lambda context: f"at least {plural(context['min_length'], 'item')}",
+    "too_long": lambda context: f"at most {plural(context['max_length'], 'item')}",
+    "string_too_long": lambda context: f"at most {plural(context['max_length'], 'character')} long",
+}
 _NOT_AN_OBJECT = frozenset(("dict_type", "model_type", "model_attributes_type"))
 _WANTED: Mapping[str, str] = {
     "int_type": "a whole number",

@@ -1,4 +1,4 @@
-"""The section `agent` of promptiter.yaml: an agent in Python, or a function, a command or a service that is one."""
+"""The section `agent` of promptiter.yaml: an agent in Python or elsewhere, or a function, a command or a service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from promptiter.sources.place import parse_place
 from promptiter.structure import Limits
 from traces.model import Json
 
-KINDS = ("python", "call", "command", "http", "yaml")
+KINDS = ("python", "call", "command", "http", "remote", "yaml")
 """The keys of which an agent has exactly one."""
 
 _PATH = re.compile(r"\S*(?:/\S*|\.(?:md|txt|markdown|prompt|j2|yaml|yml|json))")
@@ -28,10 +28,10 @@ def _parse_agent(value: Json) -> Json:
         return {"python": value}
     if isinstance(value, dict | AgentSection):
         return value
-    raise ValueError("must be module:attr, or a mapping with python, call, command, http or yaml")
+    raise ValueError("must be module:attr, or a mapping with python, call, command, http, remote or yaml")
 
 
-def _parse_http(value: Json) -> Json:
+def _parse_address(value: Json) -> Json:
     return {"url": value} if isinstance(value, str) else value
 
 
@@ -118,11 +118,29 @@ class HttpEntry(Section):
     """The JSON of the request. By default `input`, and all `prompts` by name."""
 
 
-HttpItem = Annotated[HttpEntry, BeforeValidator(_parse_http, json_schema_input_type=str | HttpEntry)]
+HttpItem = Annotated[HttpEntry, BeforeValidator(_parse_address, json_schema_input_type=str | HttpEntry)]
+
+
+class RemoteEntry(Section):
+    """An agent that speaks the protocol of remote agents: a mapping, or only the address."""
+
+    url: str
+    """The address, to which `/structure` and `/runs` are added."""
+    headers: SecretValues = Field(default_factory=dict)
+    """Headers by name. `${VAR}` is read from the environment."""
+    retries: Annotated[int, Field(strict=True, ge=0)] = 4
+    """How often a run is sent again if the agent is down, with growing pauses."""
+    gateway: Flag | str | None = None
+    """Whether the agent is told where to call models. By default, it is if it runs on this machine. For an agent on
+    another machine, the address of this one with a free port, such as `http://10.0.0.5:8787`.
+    """
+
+
+RemoteItem = Annotated[RemoteEntry, BeforeValidator(_parse_address, json_schema_input_type=str | RemoteEntry)]
 
 
 class AgentSection(Section):
-    """The agent: `module:attr`, or a mapping with exactly one of `python`, `call`, `command`, `http` and `yaml`."""
+    """The agent: `module:attr`, or a mapping with one of `python`, `call`, `command`, `http`, `remote` and `yaml`."""
 
     python: str = ""
     """An agent in Python as `module:attr`, or one of an installed package by name. A text instead of the mapping is
@@ -138,6 +156,8 @@ class AgentSection(Section):
     """A service: its address, or `url`, `method` (`POST`), `headers` and `body`, which may contain `{input}`,
     `{prompt:NAME}` and `{key}`.
     """
+    remote: RemoteItem | None = None
+    """An agent in any language that describes itself: its address, or `url`, `headers`, `retries` and `gateway`."""
     yaml: File | None = None
     """An agent.yaml of HoloDeck: its model, instructions and tools. With `python`, that agent with the axes of the
     file.

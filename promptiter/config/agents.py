@@ -9,10 +9,12 @@ from typing import Any
 from promptiter.agents.base import Agent
 from promptiter.agents.black_box.call import CallAgent
 from promptiter.agents.black_box.command import CommandAgent
+from promptiter.agents.black_box.hosts import AgentHosts
 from promptiter.agents.black_box.http import HttpAgent
 from promptiter.agents.black_box.output import Normalize
 from promptiter.agents.black_box.prompts import Prompt, find_surface_id
 from promptiter.agents.in_place.agent import InPlaceAgent
+from promptiter.agents.remote.agent import RemoteAgent
 from promptiter.config.agent_section import KINDS, AgentSection, PromptEntry
 from promptiter.config.agent_yaml.agent import build_yaml_agent, limit_agent
 from promptiter.config.agent_yaml.conversion import find_fields
@@ -34,8 +36,8 @@ _ONLY_FOR: Mapping[str, tuple[str, ...]] = {
     "environment": ("command",),
     "inherit": ("command",),
     "cwd": ("command",),
-    "timeout_s": ("command", "http"),
-    "max_output_bytes": ("command", "http"),
+    "timeout_s": ("command", "http", "remote"),
+    "max_output_bytes": ("command", "http", "remote"),
     "normalize": ("call", "command", "http"),
     "health": ("command", "http"),
     "in_place": ("call", "command", "http"),
@@ -43,8 +45,11 @@ _ONLY_FOR: Mapping[str, tuple[str, ...]] = {
 """The kinds of agents that a key is for."""
 
 
-def build_agent(section: AgentSection, *, folders: Iterable[Path] = ()) -> Agent:
-    """Build the agent of a section. SetupError says what is wrong with it. `folders` are those to import from."""
+def build_agent(section: AgentSection, *, folders: Iterable[Path] = (), hosts: AgentHosts | None = None) -> Agent:
+    """Build the agent of a section. SetupError says what is wrong with it. `folders` are those to import from.
+
+    An agent that is a service must be at one of the `hosts`, if they are given.
+    """
     if len(section.kinds) != 1:
         given = f"got {' and '.join(section.kinds)}" if section.kinds else "got none"
         raise SetupError(f"agent: needs exactly one of {', '.join(KINDS)}, {given}")
@@ -57,6 +62,16 @@ def build_agent(section: AgentSection, *, folders: Iterable[Path] = ()) -> Agent
         return load_agent(section.python, folders=folders)
     if section.yaml is not None:
         return _build_from_yaml(section.yaml, section.python, folders)
+    if section.remote is not None:
+        return RemoteAgent(
+            section.remote.url,
+            headers=reveal(section.remote.headers),
+            timeout_s=section.timeout_s,
+            max_output_bytes=section.max_output_bytes,
+            retries=section.remote.retries,
+            gateway=section.remote.gateway,
+            hosts=hosts,
+        )
     make_importable([*folders, Path.cwd()])
     prompts = {name: _read_prompt(name, each) for name, each in section.prompts.items()}
     shared: dict[str, Any] = {
@@ -91,6 +106,7 @@ def build_agent(section: AgentSection, *, folders: Iterable[Path] = ()) -> Agent
             timeout_s=section.timeout_s,
             max_output_bytes=section.max_output_bytes,
             health=section.health,
+            hosts=hosts,
             **shared,
         )
     return _run_in_place(agent) if section.in_place else agent

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from promptiter.agents.base import Agent
+from promptiter.agents.black_box.hosts import AgentHosts
 from promptiter.agents.in_place.agent import InPlaceAgent
 from promptiter.config.agent_yaml.axes import resolve_axes
 from promptiter.config.agent_yaml.checks import find_key_problems, find_problems, name_keys, name_surfaces
@@ -20,7 +22,7 @@ from promptiter.config.agent_yaml.document import read_agent_file
 from promptiter.config.agent_yaml.subagents import install
 from promptiter.config.agents import build_agent
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredLearning, ConfiguredRun
-from promptiter.config.eval_sets import load_eval_sets, load_one_set
+from promptiter.config.eval_sets import SetsByKey, load_eval_sets, load_one_set
 from promptiter.config.evaluator import build_configured_metrics, open_gateway
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_document
 from promptiter.config.layout import build_layout
@@ -35,10 +37,12 @@ from promptiter.errors import RequestError
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.gateway import Gateway
 from promptiter.policies.callback_stop import CallbackStop
+from promptiter.profile import Profile
 from promptiter.runlog.events import Observer
 from promptiter.runs.apply import recover
 from promptiter.runs.header import Configuration
 from promptiter.stages.roles import OBSERVER
+from promptiter.structure import StructureSnapshot
 
 _ONLY_FOR_RUNS = frozenset(("search", "stages", "observers"))
 
@@ -64,14 +68,20 @@ def build_run(
     agent: InPlaceAgent | None = None,
     stoppers: Sequence[CallbackStop] = (),
     search_callbacks: Sequence[Any] = (),
+    sets: SetsByKey | None = None,
+    start: Callable[[StructureSnapshot], Profile] | None = None,
+    base: ConfiguredRun | None = None,
+    hosts: AgentHosts | None = None,
 ) -> ConfiguredRun:
     """Build the run that a configuration describes. A RequestError lists every problem, including the given ones.
 
-    `agent` takes the place of the one that the configuration names. `stoppers` end the search, besides its stop
-    policies; `search_callbacks` get the events of a search that has its own.
+    `agent` and `sets` take the place of those that the configuration names, and the profile that `start` builds that
+    of its initial profile. `base` is another run of the same configuration, whose agent and models this one shares; a
+    remote agent is asked again what it is. `stoppers` end the search, besides its stop policies; `search_callbacks` get
+    the events of a search that has its own. An agent that is a service must be at one of the `hosts`.
     """
-    builder = _RunBuilder(parsed, os.environ if environ is None else environ, problems, agent=agent)
-    return builder.build(stoppers, search_callbacks)
+    builder = _RunBuilder(parsed, os.environ if environ is None else environ, problems, agent=agent, hosts=hosts)
+    return builder.build(stoppers, search_callbacks, given_sets=sets, start=start, base=base)
 
 
 def build_configured_evaluator(parsed: ParsedConfig, *, environ: Mapping[str, str] | None = None) -> Evaluator:
@@ -97,6 +107,7 @@ class _RunBuilder:
         problems: Iterable[str] = (),
         *,
         agent: InPlaceAgent | None = None,
+        hosts: AgentHosts | None = None,
     ) -> None:
         self.parsed = parsed
         self.config = parsed.config
@@ -106,20 +117,32 @@ class _RunBuilder:
             self.problems.found.extend(find_key_problems(read_agent_file(file)))
         self.attempt = self.problems.attempt
         self.agent = agent
+        self.hosts = hosts
 
-    def build(self, stoppers: Sequence[CallbackStop], search_callbacks: Sequence[Any]) -> ConfiguredRun:
+    def build(
+        self,
+        stoppers: Sequence[CallbackStop],
+        search_callbacks: Sequence[Any],
+        *,
+        given_sets: SetsByKey | None,
+        start: Callable[[StructureSnapshot], Profile] | None,
+        base: ConfiguredRun | None,
+    ) -> ConfiguredRun:
         config = self.config
         self._make_importable()
-        agent = self._load_agent()
-        gateway = open_gateway(self.problems, self.environ)
+        agent = self._load_agent() if base is None or config.agent.remote is not None else base.engine.agent
+        gateway = open_gateway(self.problems, self.environ, base=None if base is None else base.gateway)
         evaluator = self._build_evaluator(gateway)
-        sets = load_eval_sets(self.problems)
+        sets = load_eval_sets(self.problems) if given_sets is None else given_sets
         given = {"extra_stop_callbacks": stoppers, "extra_callbacks": search_callbacks}
         axes = self._find_axes(agent)
         with_axes = config.model_copy(update={"search": name_surfaces(config.search, axes)})
         search = self.attempt(lambda: build_search(with_axes, given={key: each for key, each in given.items() if each}))
         targets = list(axes.values()) or None
         request = build_request(self.problems, sets or {}, search=search, stoppers=stoppers, targets=targets)
+        if start is not None and agent is not None:
+            profile = self.attempt(lambda: start(agent.describe()), place="initial_profile")
+            request = replace(request, initial_profile=profile)
         observers = self._build_observers()
         checked = engine = None
         if evaluator is not None:
@@ -129,7 +152,7 @@ class _RunBuilder:
         if agent is not None and evaluator is not None and search is not None:
             engine = self.attempt(lambda: Engine(agent, evaluator, search=search))
         if self.problems.found or engine is None or checked is None:
-            self._fail(gateway)
+            self._fail(gateway, closes=base is None)
         return ConfiguredRun(
             config=config,
             engine=engine,
@@ -194,9 +217,10 @@ class _RunBuilder:
             live=structure,
         )
 
-    def _fail(self, gateway: Gateway) -> NoReturn:
+    def _fail(self, gateway: Gateway, *, closes: bool = True) -> NoReturn:
         """Raise all problems as one error."""
-        gateway.cache.close()
+        if closes:
+            gateway.cache.close()
         found: Iterable[str] = self.problems.found
         if self.config.agent.yaml is not None:
             found = map(name_keys, found)
@@ -243,7 +267,8 @@ class _RunBuilder:
             return self.agent
         if not self.problems.require("agent", wanted="name the agent as module:attr, or its command"):
             return None
-        return self.attempt(partial(build_agent, self.config.agent, folders=self.config.python_path), place="agent")
+        build = partial(build_agent, self.config.agent, folders=self.config.python_path, hosts=self.hosts)
+        return self.attempt(build, place="agent")
 
     def _build_evaluator(self, gateway: Gateway) -> Evaluator | None:
         is_black_box = self.agent is not None or bool(self.config.agent.call and self.config.agent.in_place)

@@ -33,6 +33,7 @@ from promptiter.runs.directory import TEST_NOW, RunDirectory
 from promptiter.runs.forecast_file import Forecast, write_forecast
 from promptiter.runs.header import Configuration
 from promptiter.structure import StructureSnapshot
+from traces.model import Json
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class ConfiguredRun:
     """A run that is ready to start. Its gateway holds the ledger and the shared cache, if there is one.
 
     `run.engine.run_sync(run.request, observers=run.observers)` writes nothing to disk. `run.begin().run_sync()` has a
-    folder and can be resumed.
+    folder and can be resumed. `overlay` is what a request changed about the configuration.
     """
 
     config: RunConfig
@@ -53,6 +54,7 @@ class ConfiguredRun:
     notes: tuple[str, ...] = ()
     layout: Layout | None = None
     configuration: Configuration | None = None
+    overlay: Mapping[str, Json] | None = None
 
     @property
     def request(self) -> RunRequest:
@@ -66,6 +68,7 @@ class ConfiguredRun:
             self.engine,
             self.checked,
             configuration=self.configuration,
+            overlay=self.overlay,
             keep_traces=self.config.keep_traces,
             keep_best_only=self.config.keep_best_only,
             observers=self._all_observers,

@@ -22,7 +22,7 @@ from promptiter.wording import join_names
 SetsByKey: TypeAlias = Mapping[str, tuple[EvalSet, ...]]
 """Eval sets by their keys in the request, those with cases."""
 
-_PAIR = ("train", "validation")
+PAIR = ("train", "validation")
 
 
 def load_eval_sets(problems: Problems) -> SetsByKey | None:
@@ -51,7 +51,7 @@ def load_one_set(problems: Problems, name: str) -> EvalSet | None:
     config = problems.parsed.config
     if name not in SETS:
         return problems.attempt(partial(load_eval_set, name))
-    if config.cases and name in _PAIR:
+    if config.cases and name in PAIR:
         name = "cases"
     sets = load_eval_sets(problems) if config.data else None
     chosen = sets.get(name) if sets else _load_files(problems, name)
@@ -77,8 +77,8 @@ def _choose_sets(problems: Problems) -> tuple[str, ...]:
         if config.agent.yaml is not None and not (config.train and config.validation):
             return ()  # the checks of agent.yaml say what is missing
         wanted = "name its eval set, or give `cases` to use one set for both, or `data` to split"
-        given = [problems.require(key, wanted=wanted) for key in _PAIR]
-        return _PAIR if all(given) else ()
+        given = [problems.require(key, wanted=wanted) for key in PAIR]
+        return PAIR if all(given) else ()
     if config.train or config.validation:
         problems.add("cases: are used as train and validation set; give either cases or the two sets")
         return ()

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from promptiter.config.loading import build_evaluator
-from promptiter.config.models import build_gateway
+from promptiter.config.models import build_budget, build_gateway
 from promptiter.config.parts import build_part
 from promptiter.config.problems import Problems
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
@@ -24,9 +24,11 @@ TRACE_METRICS = ("tool_trajectory_avg_score", "llm_rubric_knowledge_recall")
 _NO_METRICS = EvalConfig(metrics=())
 
 
-def open_gateway(problems: Problems, environ: Mapping[str, str]) -> Gateway:
-    """The gateway of a configuration, with the cache that it names."""
+def open_gateway(problems: Problems, environ: Mapping[str, str], *, base: Gateway | None = None) -> Gateway:
+    """The gateway of a configuration, with the cache that it names. `base` has its models and its cache already."""
     config = problems.parsed.config
+    if base is not None:
+        return base.for_configuration(budget=build_budget(config), seed=config.seed)
     where = config.cache
     shared = None if where == "memory" else problems.attempt(lambda: open_cache(where), place="cache")
     return build_gateway(config, shared, environ=environ)

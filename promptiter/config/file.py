@@ -51,6 +51,7 @@ from promptiter.config.sections import (
     HintEntry,
     LossPlacementEntry,
     PenaltiesSection,
+    ServerSection,
     Shares,
     SourceItem,
     Stop,
@@ -181,6 +182,8 @@ class RunConfig(Section):
     """Print one line."""
     require: Literal["unseen"] | None = None
     """`unseen`: exit with code 8 unless the gain is shown for new cases (`improved`)."""
+    server: ServerSection = ServerSection()
+    """What requests to `promptiter serve` may name."""
 
     @property
     def parts(self) -> tuple[PartEntry | StageEntry, ...]:

@@ -40,7 +40,7 @@ def build_gateway(config: RunConfig, cache: Cache | None, *, environ: Mapping[st
     return Gateway(
         models=served,
         cache=cache,
-        budget=_build_budget(config),
+        budget=build_budget(config),
         rates={name: limit for name, each in settings.items() if (limit := _build_rate_limit(each)) is not None},
         prices=Prices({name: Price(**each.price.model_dump()) for name, each in settings.items() if each.price}),
         redactor=Redactor((*secrets_from_environment(environ), *secrets_in(given))),
@@ -66,7 +66,7 @@ def _build_rate_limit(settings: ModelSettings) -> RateLimit | None:
     return RateLimit(requests_per_minute=requests, tokens_per_minute=tokens)
 
 
-def _build_budget(config: RunConfig) -> Budget | None:
+def build_budget(config: RunConfig) -> Budget | None:
     caps = config.budget.model_dump(exclude={"max_metric_calls"})
     has_cap = any(caps[name] is not None for name in ("max_usd", "max_calls", "max_tokens"))
     return Budget(**caps) if has_cap else None

@@ -23,7 +23,7 @@ from promptiter.config.file import WITH_NULLS, RunConfig
 from promptiter.config.model_sections import Models
 from promptiter.evaluation.metrics.metric_files import MetricEntry, MetricOptions, MetricsFile, UserSimulatorEntry
 from promptiter.registry import DEFAULT_MODEL, EXECUTORS, MODELS, SEARCHES
-from promptiter.user_files import FileObject, list_spellings
+from promptiter.user_files import list_spellings
 from traces.model import Json
 
 FILE_NAME = "promptiter.schema.json"
@@ -60,10 +60,11 @@ def build_schema() -> bytes:
 
 
 def read_descriptions(section: type[BaseModel]) -> dict[str, str]:
-    """The docstring of each field of a section, by its key in the file."""
+    """The docstring of each field of a section, by its key in the file. Those of the section it extends come first."""
+    [base, *_] = section.__bases__
+    texts = read_descriptions(base) if issubclass(base, BaseModel) and base.model_fields else {}
     [definition] = ast.parse(dedent(inspect.getsource(section))).body
     body = cast("ast.ClassDef", definition).body
-    texts: dict[str, str] = {}
     for field, after in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
             name = field.target.id
@@ -82,8 +83,7 @@ def _describe_metrics() -> dict[str, Json]:
 
 def _list_all_spellings(schema: dict[str, Json], section: type[BaseModel]) -> dict[str, Json]:
     """The schema with a null for keys that may be missing. Editors only offer the first spelling of a key."""
-    kinds = [kind for kind in section.__mro__ if issubclass(kind, FileObject) and kind is not FileObject]
-    texts = {key: text for kind in kinds for key, text in read_descriptions(kind).items()}
+    texts = read_descriptions(section)
     needed = schema.pop("required", [])
     keys: dict[str, Json] = {}
     others: dict[str, Json] = {}

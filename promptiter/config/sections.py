@@ -21,6 +21,7 @@ from promptiter.config.fields import (
 from promptiter.errors import SetupError
 from promptiter.policies.goals import MARGIN
 from promptiter.policies.sigma_gain import Holdout
+from promptiter.runs.app_names import APP_NAME
 from promptiter.sources.place import parse_place
 from promptiter.stages.losses import Severity
 from traces.model import Json
@@ -183,7 +184,7 @@ FinalTestEntry = Annotated[
 ]
 
 
-class Stop(Section):
+class StopConditions(Section):
     """The search ends after the round in which any of these holds. The final test follows."""
 
     target_score: Finite | None = None
@@ -202,11 +203,16 @@ class Stop(Section):
     """Dollars."""
     required_metrics: Names | None = None
     """Metrics whose mean must reach their threshold, or `all`."""
+
+
+class Stop(StopConditions):
+    """The search ends after the round in which any of these holds. The final test follows."""
+
     stop_file: File | None = None
     """Stops when this file exists."""
 
 
-class BudgetCaps(Section):
+class Caps(Section):
     """Hard caps: a call that would exceed one is not made, which may end a round early."""
 
     max_usd: Amount | None = None
@@ -217,6 +223,11 @@ class BudgetCaps(Section):
     """Tokens."""
     max_metric_calls: Count | None = None
     """Cases that the run evaluates; repeats of a case count once. Two per case are reserved for the final test."""
+
+
+class BudgetCaps(Caps):
+    """Hard caps: a call that would exceed one is not made, which may end a round early."""
+
     allow_unknown_price: Flag = False
     """With `max_usd`: also call models without a known price."""
 
@@ -280,3 +291,18 @@ def _parse_source(value: Json, info: ValidationInfo) -> Json:
 
 
 SourceItem = Annotated[SourceEntry, BeforeValidator(_parse_source, json_schema_input_type=str | SourceEntry)]
+
+
+class ServerSection(Section):
+    """What requests to `promptiter serve` may name, besides the eval sets of the file."""
+
+    app: Annotated[str, Field(pattern=APP_NAME)] | None = None
+    """The name in addresses: letters, digits, `-`, `_` and `.`. By default that of the folder."""
+    eval_sets: dict[str, File] = Field(default_factory=dict)
+    """Eval sets by id."""
+    metrics: dict[str, File] = Field(default_factory=dict)
+    """Metrics files by id."""
+    judges: dict[str, str] = Field(default_factory=dict)
+    """Judges by id: models, or agents or functions as `module:attr`."""
+    teachers: dict[str, str] = Field(default_factory=dict)
+    """Teachers by id: models, or agents or functions as `module:attr`."""

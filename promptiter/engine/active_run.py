@@ -126,6 +126,11 @@ class ActiveRun:
         assert self.state.baseline is not None, "the baseline is validated before a search starts"
         return self.state.baseline
 
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether another process continues the run."""
+        return self._interrupt.is_handed_over
+
     async def trace(self, trace_digest: str) -> ExecutionTrace:
         """Return a trace that an evaluation recorded."""
         return await self.evaluator.trace_store.get(trace_digest)

@@ -269,8 +269,8 @@ class _TestedGain:
 
     def _explain_alpha(self) -> str:
         learned = self.active.state.validation_use.describe()
-        share = f"{self._alpha_for_new_cases:.2g} of alpha {self.alpha:g}"
-        return f"the validation cases told the search only decisions ({learned}), which leaves {share} for new cases"
+        counted = f"so they count as new, with p <= {self._alpha_for_new_cases:.2g} instead of {self.alpha:g}"
+        return f"of the validation cases the search knows only decisions ({learned}), {counted}"
 
     async def _finish(
         self, result: FinalTestResult, arms: ArmResults, *, scope: Scope | None = None

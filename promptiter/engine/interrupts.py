@@ -26,18 +26,29 @@ class Interrupt:
 
     The case runs and stage calls in progress are finished, and no others are started, wherever the run is: in a round
     or in the final test. It can be resumed. With `test_now` the search ends after the current round, and the test
-    follows.
+    follows. A run that is handed over writes no end: another process continues it as if this one had been killed.
     """
 
     def __init__(self, *, test_now: bool = False) -> None:
         self._test_now = test_now
         self._test_requests: list[Callable[[], bool]] = []
         self._reason: str | None = None
+        self._is_handed_over = False
         self._find_request: Callable[[], str | None] = lambda: None
 
     def stop(self, reason: str) -> None:
         """Stop after the work in progress."""
         self._reason = self._reason or reason
+
+    def hand_over(self, reason: str) -> None:
+        """Stop after the work in progress, for another process to continue."""
+        self._is_handed_over = self._is_handed_over or self._reason is None
+        self.stop(reason)
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether another process continues the run."""
+        return self._is_handed_over
 
     def watch(self, find_request: Callable[[], str | None]) -> None:
         """Also stop once this returns how a stop was requested."""

@@ -250,7 +250,10 @@ def _overlap_problems(sets: Mapping[str, EvalSet]) -> Iterator[str]:
 def _surface_problems(request: RunRequest, snapshot: StructureSnapshot, targets: Sequence[str]) -> Iterator[str]:
     if not targets:
         what = "a model" if request.goal.kind == "cheaper" else "an instruction"
-        yield f"no surface may change: name targets, or give the agent {what} that can be edited"
+        if request.targets is not None:
+            yield "targets is an empty list, so no surface may change; name some, or leave targets out"
+        else:
+            yield f"no surface may change: name targets, or give the agent {what} that can be edited"
     for target in targets:
         if target not in snapshot.surface_ids:
             yield str(UnknownSurfaceError(target, known=snapshot.surface_ids))

@@ -17,7 +17,14 @@ from promptiter.engine.final_test import reserve_for_final_test
 from promptiter.engine.model_checks import find_uncounted_calls
 from promptiter.engine.outline import describe_kept_targets
 from promptiter.engine.session import Search, Session
-from promptiter.errors import BudgetEndedError, NonDeterministicSearchError, PromptiterError, StopRequestedError
+from promptiter.errors import (
+    BudgetEndedError,
+    NonDeterministicSearchError,
+    PromptiterError,
+    RunCancelledError,
+    StopRequestedError,
+    is_outage_of_store,
+)
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.policies.combine import describe_policy
@@ -111,15 +118,21 @@ class Run:
     async def _end(self, status: Status, error: BaseException | None) -> RunOutcome:
         """Write the last event and return the outcome. Cancelling the run does not interrupt this."""
         if error is not None and (
-            await self.log.is_replaying()
+            is_outage_of_store(error)
+            or await self.log.is_replaying()
             or isinstance(error, NonDeterministicSearchError)
             or await self.log.journal.last() is None
         ):
             return await self._outcome_not_in_journal(status, error)  # the journal is right and stays as it is
+        if self.active.is_handed_over and (self._is_stopped_by_user or status == "cancelled"):
+            return RunOutcome(await self._fold(), error)
         if self._is_stopped_by_user and await self.log.is_replaying():
             return RunOutcome(replace(await self._fold(), status=status, stop=self._stop), None)
         try:
-            await self._complete(status, error)
+            try:
+                await self._complete(status, error)
+            except RunCancelledError:
+                await self._complete("cancelled", error)
         except Exception as broken:  # noqa: BLE001 - a journal that cannot be written ends the run, with its result
             return await self._outcome_not_in_journal("failed", broken)
         return RunOutcome(build_result(self.log.state, self.log.journal.reader()), error)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
 import pytest
 import yaml
 
+from promptiter.agents.base import Agent
 from promptiter.agents.black_box.call import CallAgent
 from promptiter.agents.black_box.command import CommandAgent
 from promptiter.agents.black_box.http import HttpAgent
 from promptiter.agents.in_place.agent import InPlaceAgent
+from promptiter.agents.remote.agent import RemoteAgent
 from promptiter.api import load_run
 from promptiter.backprop.command.stages import CommandOptimizer
+from promptiter.config.agent_section import AgentSection
+from promptiter.config.agents import build_agent
 from promptiter.config.configured_run import ConfiguredRun
 from promptiter.config.effective_config import build_effective_config
 from promptiter.config.file import RunConfig, read_config
 from promptiter.config.run_project import open_project
+from promptiter.errors import RequestError
 from promptiter.search.rounds import BackpropRounds
 from promptiter.sources import FileSource
 from promptiter.structure import Limits
@@ -129,6 +135,33 @@ def test_a_service_by_its_address_or_its_request(project: Path) -> None:
     assert "a-secret-token" not in repr(long.config)
 
 
+def read_remote(project: Path, text: str, environ: Mapping[str, str]) -> tuple[AgentSection, Agent]:
+    (project / "promptiter.yaml").write_text(f"agent: {text}\n")
+    section = read_config(project / "promptiter.yaml", environ=environ).config.agent
+    return section, build_agent(section)
+
+
+def test_a_remote_agent_by_its_address_or_with_settings(project: Path) -> None:
+    _, short = read_remote(project, "{remote: 'http://localhost:80'}", {})
+    assert short == RemoteAgent("http://localhost:80")
+    section, long = read_remote(
+        project,
+        """{remote: {url: 'http://localhost:80', headers: {Authorization: 'Bearer ${TOKEN}'}, retries: 0,
+        gateway: false}, timeout_s: 5, max_output_bytes: 6}""",
+        {"TOKEN": "a-secret-token"},
+    )
+    headers = {"Authorization": "Bearer a-secret-token"}
+    assert long == RemoteAgent(
+        "http://localhost:80", headers=headers, retries=0, gateway=False, timeout_s=5, max_output_bytes=6
+    )
+    assert "a-secret-token" not in repr(section) + repr(long)
+
+
+def test_a_remote_agent_describes_its_prompts_itself(project: Path) -> None:
+    with pytest.raises(RequestError, match="an agent with the key 'remote' does not use it"):
+        read_remote(project, "{remote: 'http://localhost:80', prompts: {note: Be kind.}}", {})
+
+
 def test_in_place_the_files_are_the_sources(project: Path) -> None:
     agent = build(project, "{command: [cat], in_place: true, prompts: {note: prompts/note.md}}").engine.agent
     assert isinstance(agent, InPlaceAgent)
@@ -144,10 +177,10 @@ def test_a_text_instead_of_the_mapping_is_an_agent_in_python(project: Path) -> N
 @pytest.mark.parametrize(
     ("agent", "problem"),
     [
-        ("{prompts: {a: b}}", "agent: needs exactly one of python, call, command, http, yaml, got none"),
+        ("{prompts: {a: b}}", "agent: needs exactly one of python, call, command, http, remote, yaml, got none"),
         (
             "{python: 'a:b', command: [c]}",
-            "agent: needs exactly one of python, call, command, http, yaml, got python and command",
+            "agent: needs exactly one of python, call, command, http, remote, yaml, got python and command",
         ),
         ("{command: [a, '{file:n}'], prompts: {n: missing/n.md}}", "agent.prompts.n: the file "),
         ("{command: [a, '{file:n}'], prompts: {n: {}}}", "agent.prompts.n: needs exactly one of value and place"),

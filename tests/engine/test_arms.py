@@ -243,7 +243,8 @@ def rate_limit(run: CaseRun) -> Failure:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cases", [pytest.param(12, marks=pytest.mark.long), 30])
+@pytest.mark.long
+@pytest.mark.parametrize("cases", [12, 30])
 async def test_rate_limits_of_one_profile_are_not_a_gain(cases: int) -> None:
     """Equal quality, and 429 for a fifth of the baseline's runs in the final test, at every attempt."""
     claimed = 0

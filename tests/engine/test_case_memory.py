@@ -328,7 +328,7 @@ async def test_a_run_can_be_resumed_although_a_copy_was_tested_meanwhile() -> No
     assert await run_whole(WITHOUT_TEST_SET, uses=uses, journal=journal) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_run_killed_anywhere_is_tested_once() -> None:
     whole = MemoryJournal()
     expected = await run_whole(WITH_TEST_SET, uses=MemoryCaseUses(), journal=whole)

@@ -127,7 +127,7 @@ async def test_tokens_and_texts_of_a_run_are_figures() -> None:
     assert reasons(bounded) == ["tokens 30 is not at most 29"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "policy",
     [

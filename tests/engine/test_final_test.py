@@ -186,7 +186,7 @@ async def test_a_final_test_that_is_not_promising_ends_after_three_blocks() -> N
     assert result.conclusion.results[0].p_value == pytest.approx(0.35, abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_run_killed_in_the_extra_block_resumes_it() -> None:
     (agent, asked), whole = weak_gain(0.1), MemoryJournal()
     result = await engine(agent, DRAFT).run(asked, journal=whole)
@@ -507,7 +507,7 @@ def whole_run(agent: InstructedAgent | None = None) -> tuple[Engine, RunRequest]
     return engine(subject, DRAFT, POLISH), request(cases=8, alpha=0.5, test=desk.eval_set("test", 8))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_run_killed_anywhere_resumes_to_the_same_conclusion_and_repeats_no_case_run() -> None:
     whole = MemoryJournal()
     made, asked = whole_run()

@@ -283,8 +283,8 @@ async def test_the_calls_of_a_scorer_count_for_the_budget() -> None:
     assert result.stop.reason == "max_calls"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [pytest.param("one_set", marks=pytest.mark.long), "scorer"])
+@pytest.mark.long
+@pytest.mark.parametrize("shape", ["one_set", "scorer"])
 async def test_a_run_that_is_killed_at_any_event_resumes_with_the_same_result(shape: str) -> None:
     trace_store, calls = FileTraceStore(), Counter[str]()
 

@@ -144,7 +144,8 @@ class EndsItself:
         task.cancel()
 
 
-@pytest.mark.parametrize("seq", [pytest.param(0, marks=pytest.mark.long), 17, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seq", [0, 17, 40])
 async def test_a_run_that_is_killed_or_cancelled_leaves_the_others_unharmed(
     seq: int, singles: list[RunResult], tmp_path: Path
 ) -> None:
@@ -280,6 +281,7 @@ async def test_a_cancelled_run_leaves_the_candidate_of_another_in_place(tmp_path
     assert file.read_text() == "Answer."
 
 
+@pytest.mark.long
 def test_eight_runs_in_eight_threads_equal_eight_single_runs(singles: list[RunResult]) -> None:
     engine = make_engine()
     with ThreadPoolExecutor(len(REQUESTS)) as pool:

@@ -59,8 +59,8 @@ async def test_a_large_gain_is_shown_for_new_cases_without_a_test_set() -> None:
     assert on_new_cases.looks[0].repeats == 2, "without run noise, more repeats would change nothing"
     [runs] = result.conclusion.runs
     assert (runs.scope, runs.before.runs, runs.after.runs) == ("these cases", 2 * 12, 2 * 12)
-    learned = "the validation cases told the search only decisions (1 accepted, 0 rejected)"
-    assert f"{learned}, which leaves 0.013 of alpha 0.05 for new cases" in reasons(result)
+    learned = "of the validation cases the search knows only decisions (1 accepted, 0 rejected)"
+    assert f"{learned}, so they count as new, with p <= 0.013 instead of 0.05" in reasons(result)
 
 
 async def test_too_few_improved_cases_show_the_gain_on_these_cases_only() -> None:
