@@ -1,0 +1,73 @@
+"""What goes wrong between a client and a server: wrong URLs, servers that cannot be reached, refusals."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from promptiter.errors import PromptiterError, SetupError
+from promptiter.wording import shorten
+
+if TYPE_CHECKING:
+    import httpx
+
+BASE_PATH = "/promptiter/v1/apps"
+
+
+class ServerError(PromptiterError):
+    """A server refused a request, or cannot be reached: then `status` is 0. `problems` are those of an invalid run.
+
+    `retry_after_s` says when the server wants to be asked again.
+    """
+
+    def __init__(
+        self, message: str, *, status: int = 0, problems: tuple[str, ...] = (), retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problems = problems
+        self.retry_after_s = retry_after_s
+
+
+def check_url(url: str) -> None:
+    """Raise SetupError unless this is the URL of a server: `http://host:port` or `https://host`."""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
+        has_more = bool(parts.query or parts.fragment or parts.username or parts.password)
+        _ = parts.port
+    except ValueError:
+        is_url, has_more = False, False
+    shown = shorten(url if "@" not in url else f"…@{url.rpartition('@')[2]}")
+    if not is_url:
+        hint = f"; did you mean http://{url}?" if _HOST_AND_PORT.fullmatch(url) else ""
+        raise SetupError(f"{shown} is not the URL of a server, such as http://127.0.0.1:8788{hint}")
+    if has_more:
+        raise SetupError(f"{shown} has more than a host, a port and a path; a token is given separately")
+    if "/promptiter/v1" in parts.path:
+        raise SetupError(f"{shown} is the URL of a route; give only that of the server, without {parts.path!r}")
+
+
+_HOST_AND_PORT = re.compile(r"[\w.-]+(:\d+)?/?")
+
+
+def read_error(answer: httpx.Response) -> ServerError:
+    """The error that a server answered with."""
+    try:
+        body = answer.json()
+        message, problems = str(body["error"]), tuple(body.get("problems", ()))
+    except (ValueError, KeyError, TypeError):
+        message, problems = shorten(answer.text), ()
+    retry_after = answer.headers.get("retry-after", "")
+    return ServerError(
+        f"the server answered {answer.status_code}: {message}",
+        status=answer.status_code,
+        problems=problems,
+        retry_after_s=float(retry_after) if re.fullmatch("[0-9]{1,9}", retry_after) else None,
+    )
+
+
+def unreachable(url: object, error: Exception) -> ServerError:
+    """The error of a server that did not answer."""
+    return ServerError(f"the server {url} cannot be reached: {str(error) or type(error).__name__}; is it running?")

@@ -1,0 +1,103 @@
+"""ClientTransport: the requests of a client, and what it does while its server is away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import IO, TYPE_CHECKING
+
+import orjson
+
+from promptiter.server.client_errors import ServerError, check_url, read_error, unreachable
+from promptiter.server.patience import Patience, log_wait
+from traces.model import Json
+
+if TYPE_CHECKING:
+    import httpx
+
+_OK = 200
+_SILENCE_S = 60.0
+"""How long a stream may be silent: the server sends comments more often."""
+
+
+class ClientTransport:
+    """Requests to one server. Those that change nothing are made again while it is away, see Patience."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None,
+        timeout_s: float,
+        patience_s: float,
+        on_wait: Callable[[ServerError], None] | None,
+        transport: httpx.AsyncBaseTransport | None,
+    ) -> None:
+        import httpx
+
+        check_url(url)
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout_s, transport=transport)
+        self._patience_s = patience_s
+        self._on_wait = on_wait or log_wait
+        self._was_reached = False
+
+    async def send(
+        self, method: str, place: str, *, params: Mapping[str, Json] | None = None, body: Json = None
+    ) -> bytes:
+        """The body of an answer. A request that changes something is made again only if nothing was sent."""
+        import httpx
+
+        content = None if body is None else orjson.dumps(body)
+        patience = self.begin()
+        while True:
+            try:
+                answer = await self._http.request(method, place, params=params, content=content)
+                self._was_reached = True
+                if answer.is_success:
+                    return answer.content
+                problem = read_error(answer)
+                if method != "GET":
+                    raise problem
+            except httpx.TransportError as error:
+                problem = unreachable(self._http.base_url, error)
+                if method != "GET" and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                    raise problem from error
+            await patience.wait(problem)
+
+    async def load(self, place: str, file: IO[bytes], *, params: Mapping[str, Json]) -> None:
+        """Load a large answer into a file."""
+        patience = self.begin()
+        while True:
+            file.seek(0)
+            file.truncate()
+            try:
+                async with self.open(place, params=params) as answer:
+                    async for chunk in answer.aiter_bytes():
+                        file.write(chunk)
+            except ServerError as error:
+                await patience.wait(error)
+            else:
+                return
+
+    @asynccontextmanager
+    async def open(self, place: str, *, params: Mapping[str, Json]) -> AsyncIterator[httpx.Response]:
+        """An answer that is read piece by piece. ServerError also if it breaks off."""
+        import httpx
+
+        try:
+            async with self._http.stream("GET", place, params=params, timeout=_SILENCE_S) as answer:
+                self._was_reached = True
+                if answer.status_code != _OK:
+                    await answer.aread()
+                    raise read_error(answer)
+                yield answer
+        except httpx.TransportError as error:
+            raise unreachable(self._http.base_url, error) from error
+
+    def begin(self) -> Patience:
+        """The attempts of one request."""
+        return Patience(self._patience_s, self._on_wait, was_reached=self._was_reached)
+
+    async def close(self) -> None:
+        await self._http.aclose()

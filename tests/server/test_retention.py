@@ -1,0 +1,48 @@
+"""Old runs are deleted while a server runs."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from promptiter.manager import Manager
+from promptiter.runs.memory_store import MemoryStore
+from promptiter.server.retention import Retention
+from promptiter.testing.list_contract import end_run
+from promptiter.testing.small_run import SmallRun
+from promptiter.testing.store_hooks import make_header
+from tests.server.conftest import SmallApp
+
+pytestmark = pytest.mark.slow
+
+
+async def prune(manager: Manager, retention: Retention) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await retention.keep_pruning(manager, every_s=60)
+
+
+async def make_runs(store: MemoryStore) -> None:
+    """Three runs of an app that have ended, and one that has not."""
+    for run_id in ("a", "b", "c", "d"):
+        await store.for_app("desk").create(make_header(run_id))
+        if run_id != "a":
+            await end_run(store.for_app("desk"), run_id, "failed")
+
+
+async def test_only_runs_that_have_ended_are_deleted() -> None:
+    store = MemoryStore()
+    await make_runs(store)
+    manager = Manager([SmallApp(SmallRun())], store=store)
+    await prune(manager, Retention(keep_last=1))
+    assert await store.for_app("desk").list_ids() == ["a", "d"]
+
+
+async def test_without_a_limit_all_runs_are_kept() -> None:
+    store = MemoryStore()
+    await make_runs(store)
+    await prune(Manager([SmallApp(SmallRun())], store=store), Retention())
+    await prune(Manager([SmallApp(SmallRun())], store=store), Retention(keep_days=365 * 100))
+    assert await store.for_app("desk").list_ids() == ["a", "b", "c", "d"]
