@@ -22,6 +22,8 @@ from promptiter.agents.in_place.agent import InPlaceAgent as InPlaceAgent
 from promptiter.agents.node_context import NodeContext as NodeContext
 from promptiter.agents.nodes import FunctionNode as FunctionNode
 from promptiter.agents.nodes import ModelNode as ModelNode
+from promptiter.agents.remote.agent import RemoteAgent as RemoteAgent
+from promptiter.agents.remote.service import AgentService as AgentService
 from promptiter.agents.surface_scope import surface as surface
 from promptiter.sources import CallbackSource as CallbackSource
 from promptiter.sources import FileSource as FileSource

@@ -29,6 +29,7 @@ class RunningServer:
     address: str
     loop: asyncio.AbstractEventLoop
     thread: threading.Thread
+    server: HttpServer
 
 
 class EndpointHost:
@@ -110,7 +111,7 @@ class EndpointHost:
             except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for the server
                 started.set_exception(error)
                 return
-            started.set_result(RunningServer(f"http://127.0.0.1:{port}", loop, threading.current_thread()))
+            started.set_result(RunningServer(f"http://127.0.0.1:{port}", loop, threading.current_thread(), server))
             loop.run_forever()
             loop.run_until_complete(server.close())
             loop.run_until_complete(_cancel_tasks())

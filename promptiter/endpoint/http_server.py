@@ -61,6 +61,7 @@ class HttpServer:
         self._head_timeout_s = head_timeout_s
         self._unheard: dict[web.RequestHandler, asyncio.TimerHandle] = {}
         self._runner: web.ServerRunner | None = None
+        self._others: dict[tuple[str, int], asyncio.Future[None]] = {}
 
     async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listen, and return the port: a free one, if none is given."""
@@ -86,8 +87,23 @@ class HttpServer:
         found: int = self._runner.addresses[0][1]
         return found
 
+    async def listen(self, host: str, port: int) -> None:
+        """Listen on another address as well, until the server is closed. OSError if it cannot be used."""
+        from aiohttp import web
+
+        if (host, port) not in self._others:
+            assert self._runner is not None
+            site = web.TCPSite(self._runner, host, port, backlog=512)
+            self._others[host, port] = asyncio.ensure_future(site.start())
+        try:
+            await asyncio.shield(self._others[host, port])
+        except OSError:
+            self._others.pop((host, port), None)
+            raise
+
     async def close(self) -> None:
         """Close all connections."""
+        self._others.clear()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

@@ -10,6 +10,7 @@ them.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import time
@@ -18,11 +19,12 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+from urllib.parse import urlsplit
 
 from promptiter.endpoint.hosting import EndpointHost, RunningServer
 from promptiter.endpoint.http_messages import HttpAnswer, HttpRequest, RefusedRequestError
 from promptiter.endpoint.routes import answer_request
-from promptiter.errors import FATAL_ERRORS
+from promptiter.errors import FATAL_ERRORS, SetupError
 from promptiter.llm.gateway import Gateway, current_gateway
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest, Role
 from promptiter.llm.redaction import SESSION_PREFIX, Redactor
@@ -31,6 +33,7 @@ from promptiter.references import is_reference
 from traces import Failure
 from traces.model import Json
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 BLOCKED_S = 60.0
 """How long the event loop that makes calls may be busy. Code that waits there for an answer would wait forever."""
 _BLOCKED = (
@@ -105,6 +108,24 @@ class EndpointSession:
         self._is_open = True
         self._numbers_calls = numbers_calls
         self._on_call = on_call
+
+    async def listen_at(self, address: str) -> str:
+        """Let another machine call models at this address of this one. Returns its base URL for this session.
+
+        On all interfaces, or on loopback only if the address is one, as it is behind a tunnel.
+        """
+        parts = urlsplit(address)
+        port = parts.port or 80
+        host = "127.0.0.1" if parts.hostname in LOOPBACK else "0.0.0.0"  # noqa: S104 - every call needs the key
+        listening = asyncio.run_coroutine_threadsafe(self._server.server.listen(host, port), self._server.loop)
+        try:
+            await asyncio.wrap_future(listening)
+        except OSError as error:
+            why = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
+            raise SetupError(
+                f"the gateway cannot be served at {address!r}: port {port} cannot be used: {why}; give another one"
+            ) from error
+        return f"{address.rstrip('/')}/{self.key}/v1"
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -17,12 +17,11 @@ from promptiter.endpoint.hosting import RunningServer
 from promptiter.endpoint.http_messages import HttpAnswer, HttpRequest
 from promptiter.endpoint.http_server import HttpServer
 from promptiter.endpoint.routes import answer_request
-from promptiter.endpoint.sessions import EndpointSession, OnCall
+from promptiter.endpoint.sessions import LOOPBACK, EndpointSession, OnCall
 from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Role
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TOKEN = re.compile(r"[\w-]{16,128}", re.ASCII)
 
 
@@ -68,7 +67,8 @@ async def serve_gateway(
         ) from error
     try:
         place = f"[{host}]" if ":" in host else host
-        running = RunningServer(f"http://{place}:{found}", asyncio.get_running_loop(), threading.current_thread())
+        loop, thread = asyncio.get_running_loop(), threading.current_thread()
+        running = RunningServer(f"http://{place}:{found}", loop, thread, server)
         with gateway.active():
             session = EndpointSession(NO_CASE, gateway, running, key=token, numbers_calls=False, on_call=on_call)
         gateway.redactor.learn([session.key])

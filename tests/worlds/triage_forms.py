@@ -1,4 +1,4 @@
-"""The triage desk in other forms than a graph: a script in Python or JavaScript, a service."""
+"""The triage desk in other forms than a graph: a script in Python or JavaScript, a service, a remote agent."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -19,6 +20,8 @@ import pytest
 from promptiter.agents.base import Agent
 from promptiter.agents.black_box.command import CommandAgent
 from promptiter.agents.black_box.http import HttpAgent
+from promptiter.agents.remote.agent import RemoteAgent
+from tests.worlds.node_programs import serve_node
 from tests.worlds.triage_programs.desk import NAMES, answer
 from tests.worlds.triage_world import ANSWER, NOTE, SORT, TERMS
 
@@ -103,14 +106,37 @@ def serve_desk() -> Iterator[HttpAgent]:
 
 
 @contextmanager
+def serve_remotely() -> Iterator[RemoteAgent]:
+    """The desk as a remote agent in JavaScript, which sends its traces, while the block runs."""
+    structure = {
+        "name": "triage",
+        "nodes": [{"id": name, "kind": "llm"} for name in ("note", "sort", "answer")],
+        "edges": [{"source": "note", "target": "sort"}, {"source": "sort", "target": "answer"}],
+        "entry": "note",
+        "surfaces": [
+            *({"node_id": name, "type": "instruction", "value": PROMPTS[name]} for name in ("note", "sort", "answer")),
+            {"node_id": "answer", "type": "tool", "part": "terms", "value": TERMS},
+        ],
+    }
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "structure.json"
+        file.write_text(json.dumps(structure))
+        with serve_node(PROGRAMS / "remote_desk.mjs", file) as program:
+            yield RemoteAgent(program.address)
+
+
+@contextmanager
 def make_form(name: str) -> Iterator[Agent]:
     """The desk in the form of this name, while the block runs."""
     if name == "service":
         with serve_desk() as agent:
             yield agent
+    elif name == "remote":
+        with serve_remotely() as remote:
+            yield remote
     else:
         makers: dict[str, Callable[[], Agent]] = {"python": make_python_script, "node": make_node_script}
         yield makers[name]()
 
 
-FORMS = ("python", "node", "service")
+FORMS = ("python", "node", "service", "remote")

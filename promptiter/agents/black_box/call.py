@@ -52,7 +52,7 @@ class CallAgent(BlackBoxAgent):
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext | None = None) -> AgentRun:
         """Call the function once. Its failure is returned in the AgentRun, not raised."""
-        return await run_black_box(self._prompts, self._call, case, profile, context or RunContext())
+        return await run_black_box(self._prompts.snapshot, self._call, case, profile, context or RunContext())
 
     async def _call(self, given: BlackBoxInput) -> BlackBoxAnswer:
         values = {name: copy_value(given.prompts[self._prompts.ids[name]]) for name in self.prompts}

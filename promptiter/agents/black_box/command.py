@@ -99,7 +99,7 @@ class CommandAgent(BlackBoxAgent):
     async def run(self, case: CaseInput, profile: Profile, context: RunContext | None = None) -> AgentRun:
         """Run the command once. Its failure is returned in the AgentRun, not raised."""
         await self.check_health()
-        return await run_black_box(self._prompts, self._call, case, profile, context or RunContext())
+        return await run_black_box(self._prompts.snapshot, self._call, case, profile, context or RunContext())
 
     async def _call(self, given: BlackBoxInput) -> BlackBoxAnswer:
         wanted = {each.surface_id for each in _list_placeholders(self._templates) if each.kind == "file"}

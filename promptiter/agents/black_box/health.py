@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
+from promptiter.agents.black_box.hosts import AgentHosts
 from promptiter.agents.black_box.process import ProcessLimits, describe_exit, run_process
 from promptiter.agents.black_box.service_client import describe_status, send
 from promptiter.errors import CommandError, ModelUnavailableError, ServiceError, SetupError
@@ -31,7 +32,8 @@ def validate_health_check(health: HealthCheck | None) -> None:
 class HealthChecker:
     """Checks the health of an agent until it has passed once, however many runs ask for it at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, hosts: AgentHosts | None = None) -> None:
+        self._hosts = hosts
         self._checks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[None]] = WeakKeyDictionary()
         self._has_passed = False
 
@@ -43,17 +45,22 @@ class HealthChecker:
             return
         loop = asyncio.get_running_loop()
         if loop not in self._checks:
-            self._checks[loop] = asyncio.ensure_future(check_health(health, environment=environment, cwd=cwd))
+            checked = check_health(health, environment=environment, cwd=cwd, hosts=self._hosts)
+            self._checks[loop] = asyncio.ensure_future(checked)
         await asyncio.shield(self._checks[loop])
         self._has_passed = True
 
 
 async def check_health(
-    health: HealthCheck, *, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+    health: HealthCheck,
+    *,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    hosts: AgentHosts | None = None,
 ) -> None:
     """Run a health check. Raises SetupError if it fails."""
     if isinstance(health, str):
-        await _check_address(health)
+        await _check_address(health, hosts)
         return
     try:
         finished = await run_process(
@@ -65,9 +72,9 @@ async def check_health(
         raise SetupError(f"the health check of the agent failed: {describe_exit(health, finished)}")
 
 
-async def _check_address(address: str) -> None:
+async def _check_address(address: str, hosts: AgentHosts | None) -> None:
     try:
-        answer = await send("GET", address, timeout_s=LIMITS.timeout_s, max_bytes=LIMITS.max_output_bytes)
+        answer = await send("GET", address, timeout_s=LIMITS.timeout_s, max_bytes=LIMITS.max_output_bytes, hosts=hosts)
     except (ServiceError, ModelUnavailableError) as error:
         raise SetupError(f"the health check of the agent failed: {error}") from error
     if answer.status >= HTTPStatus.BAD_REQUEST:

@@ -13,11 +13,9 @@ and `{base_url}` that it was sent is counted for each case. Any other service ge
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from http import HTTPStatus
 from urllib.parse import quote, urlsplit
 
 import orjson
@@ -26,24 +24,16 @@ from promptiter.agents.argument_checks import check_above_zero, check_named, che
 from promptiter.agents.base import AgentRun, CaseInput, RunContext, to_text
 from promptiter.agents.black_box.agent import BlackBoxAgent
 from promptiter.agents.black_box.health import HealthCheck, HealthChecker, validate_health_check
+from promptiter.agents.black_box.hosts import AgentHosts
 from promptiter.agents.black_box.output import read_answer
 from promptiter.agents.black_box.run import BlackBoxAnswer, BlackBoxInput, run_black_box
-from promptiter.agents.black_box.service_client import ServiceReply, describe_status, send
+from promptiter.agents.black_box.service_client import CONTROL, HEADER_NAME, check_status, send
 from promptiter.agents.black_box.templates import Placeholder, fill_json, fill_text, list_texts, parse_template
 from promptiter.concurrency import Slots
-from promptiter.errors import ModelUnavailableError, ServiceError, SetupError
+from promptiter.errors import ServiceError, SetupError
 from promptiter.profile import Profile
 from promptiter.wording import shorten
 from traces.model import Json
-
-_OUTAGES = (
-    HTTPStatus.TOO_MANY_REQUESTS,
-    HTTPStatus.BAD_GATEWAY,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    HTTPStatus.GATEWAY_TIMEOUT,
-)
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,22 +50,28 @@ class HttpAgent(BlackBoxAgent):
     timeout_s: float = 300.0
     max_output_bytes: int = 10_000_000
     health: HealthCheck | None = None
+    hosts: AgentHosts | None = None
+    """The hosts that may be called; by default all."""
 
     def __post_init__(self) -> None:
         place = f"agent {self.name!r}:"
         check_value(f"{place} url", self.url, str, wanted="an address, such as http://localhost:8080/chat")
         check_named(f"{place} headers", self.headers, str, wanted="texts by name, such as {'X-Mode': 'test'}")
         check_value(f"{place} method", self.method, str, wanted="a method, such as POST")
-        if not _TOKEN.fullmatch(self.method):
+        if not HEADER_NAME.fullmatch(self.method):
             raise SetupError(f"{place} method is {shorten(self.method)}; give a method, such as POST")
         if not _is_address(self.url):
             raise SetupError(f"{place} url is {shorten(self.url)}; give an address, such as http://localhost:8080/chat")
         check_above_zero(f"{place} timeout_s", self.timeout_s)
         check_above_zero(f"{place} max_output_bytes", self.max_output_bytes, int)
-        if unusable := [each for each in self.headers if not _TOKEN.fullmatch(each)]:
+        if unusable := [each for each in self.headers if not HEADER_NAME.fullmatch(each)]:
             raise SetupError(f"{place} {shorten(unusable[0])} is not the name of a header")
-        super().__post_init__()
         validate_health_check(self.health)
+        if self.hosts is not None:
+            for each in (self.url, self.health):
+                if isinstance(each, str):
+                    self.hosts.check(each)
+        super().__post_init__()
         places = "url, headers or body"
         self._check_placeholders(self._placeholders, what="service", kinds=("prompt",), places=places)
 
@@ -99,9 +95,9 @@ class HttpAgent(BlackBoxAgent):
         await self.check_health()
         context = context or RunContext()
         if self._forwards_key:
-            return await run_black_box(self._prompts, self._call, case, profile, context)
+            return await run_black_box(self._prompts.snapshot, self._call, case, profile, context)
         async with self._turn:
-            return await run_black_box(self._prompts, self._call, case, profile, context)
+            return await run_black_box(self._prompts.snapshot, self._call, case, profile, context)
 
     async def _call(self, given: BlackBoxInput) -> BlackBoxAnswer:
         url = fill_text(self._parse("url", self.url), lambda each: quote(to_text(given.look_up(each)), safe=""))
@@ -111,15 +107,21 @@ class HttpAgent(BlackBoxAgent):
             body = orjson.dumps(fill_json(self._body, self._prompts.ids, given.look_up))
             headers.setdefault("Content-Type", "application/json")
         reply = await send(
-            self.method, url, headers=headers, body=body, timeout_s=self.timeout_s, max_bytes=self.max_output_bytes
+            self.method,
+            url,
+            headers=headers,
+            body=body,
+            timeout_s=self.timeout_s,
+            max_bytes=self.max_output_bytes,
+            hosts=self.hosts,
         )
-        _check_status(url, reply)
+        check_status(url, reply)
         answer, data = await read_answer(reply.text.rstrip("\r\n"), self.normalize)
         return BlackBoxAnswer(text=answer, data=data)
 
     def _fill_header(self, name: str, template: str, given: BlackBoxInput) -> str:
         value = fill_text(self._parse(f"headers.{name}", template), given.look_up)
-        if _CONTROL.search(value):
+        if CONTROL.search(value):
             raise ServiceError(
                 f"the header {name!r} would contain a line break or another control character; send this text in the "
                 "body"
@@ -131,7 +133,7 @@ class HttpAgent(BlackBoxAgent):
 
     @cached_property
     def _health(self) -> HealthChecker:
-        return HealthChecker()
+        return HealthChecker(self.hosts)
 
     @cached_property
     def _turn(self) -> Slots:
@@ -166,10 +168,3 @@ def _is_address(url: str) -> bool:
     except ValueError:  # half of an IPv6 address
         return False
     return parts.scheme in ("http", "https") and bool(parts.netloc)
-
-
-def _check_status(url: str, reply: ServiceReply) -> None:
-    if reply.status in _OUTAGES:
-        raise ModelUnavailableError(describe_status(url, reply))
-    if not HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES:
-        raise ServiceError(describe_status(url, reply))

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias, cast
 
 from promptiter.agents.in_place.source_values import decode_surface, parse_surface_id
 from promptiter.errors import SetupError, nearest
-from promptiter.profile import Profile
 from promptiter.sources import FileSource, Source
 from promptiter.structure import (
     NO_LIMITS,
@@ -92,11 +91,6 @@ class PromptSet:
             surfaces=surfaces,
             name=self.agent_name,
         )
-
-    def get_values(self, profile: Profile) -> dict[str, Json]:
-        """The values of all prompts under a profile, by surface."""
-        profile.check(self.snapshot)
-        return {each: profile.value(each, self.snapshot) for each in self.snapshot.surface_ids}
 
     def _read_surfaces(self) -> Iterator[Surface]:
         for name, given in self.given.items():

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from promptiter.agents.base import AgentRun, CaseInput, RunContext
 from promptiter.agents.black_box.call_trace import BlackBoxRun, build_steps
-from promptiter.agents.black_box.prompts import PromptSet
 from promptiter.agents.black_box.templates import Placeholder
 from promptiter.agents.failures import describe_error
 from promptiter.concurrency import is_cancelled
@@ -17,8 +16,9 @@ from promptiter.endpoint.sessions import EndpointSession, open_session
 from promptiter.errors import FATAL_ERRORS, ModelNotFoundError
 from promptiter.llm.redaction import MASK
 from promptiter.profile import Profile
-from traces import ExecutionTrace, Failure
-from traces.model import Json, sum_usage
+from promptiter.structure import StructureSnapshot
+from traces import ExecutionTrace, Failure, Usage
+from traces.model import Json, TraceStatus, sum_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,53 +48,71 @@ class BlackBoxInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlackBoxAnswer:
-    """What an agent answered."""
+    """What an agent answered. An agent may also report an error, its trace, and its usage if its calls are not seen."""
 
     text: str
     data: Json = None
+    error: Failure | None = None
+    trace: ExecutionTrace | None = None
+    usage: Usage | None = None
 
 
 Call = Callable[[BlackBoxInput], Awaitable[BlackBoxAnswer]]
 
 
 async def run_black_box(
-    prompts: PromptSet, call: Call, case: CaseInput, profile: Profile, context: RunContext
+    snapshot: StructureSnapshot, call: Call, case: CaseInput, profile: Profile, context: RunContext
 ) -> AgentRun:
     """Call an agent under a profile. Whatever it raises is the error of the run, unless it ends the evaluation."""
-    values = prompts.get_values(profile)
+    values = list_values(snapshot, profile)
     started, start_ns = time.perf_counter(), time.time_ns()
     async with open_session(context) as session:
         given = BlackBoxInput(case=case, prompts=values, session=session)
         answer, error = await _call(call, given, context.deadline_s)
     error = _explain(error, session)
-    steps = build_steps(
-        BlackBoxRun(
-            snapshot=prompts.snapshot,
-            values=values,
-            case=case,
-            answer=answer.text,
-            data=answer.data,
-            error=error,
-            calls=[each for each in session.calls if each.error is None or not session.was_answered_later(each)],
-            start_ns=start_ns,
-            end_ns=time.time_ns(),
+    trace_id = f"{context.case_id or 'run'}~{context.repeat}~{profile.digest[:12]}" + f"~{context.turn}" * bool(
+        context.turn
+    )
+    conversation_id = context.case_id or None
+    if answer.trace is not None:
+        trace = replace(answer.trace, id=trace_id, conversation_id=conversation_id)
+    else:
+        steps = build_steps(
+            BlackBoxRun(
+                snapshot=snapshot,
+                values=values,
+                case=case,
+                answer=answer.text,
+                data=answer.data,
+                error=error,
+                calls=[each for each in session.calls if each.error is None or not session.was_answered_later(each)],
+                start_ns=start_ns,
+                end_ns=time.time_ns(),
+            )
         )
-    )
-    trace = ExecutionTrace(
-        id=f"{context.case_id or 'run'}~{context.repeat}~{profile.digest[:12]}"
-        + f"~{context.turn}" * bool(context.turn),
-        steps=steps,
-        status="completed" if error is None else "failed",
-        conversation_id=context.case_id or None,
-    )
+        status: TraceStatus = "completed" if error is None else "failed"
+        trace = ExecutionTrace(id=trace_id, steps=steps, status=status, conversation_id=conversation_id)
     return AgentRun(
         output=answer.text,
         data=answer.data,
         trace=trace,
-        usage=sum_usage(each.reply.usage for each in session.calls if each.reply is not None),
+        usage=_find_usage(answer, session),
         error=error,
         duration_s=time.perf_counter() - started,
     )
+
+
+def list_values(snapshot: StructureSnapshot, profile: Profile) -> dict[str, Json]:
+    """The values of all surfaces under a profile, by surface."""
+    profile.check(snapshot)
+    return {each: profile.value(each, snapshot) for each in snapshot.surface_ids}
+
+
+def _find_usage(answer: BlackBoxAnswer, session: EndpointSession) -> Usage:
+    """The usage of the calls that were seen. If there are none, it is what the agent reports."""
+    if session.calls:
+        return sum_usage(each.reply.usage for each in session.calls if each.reply is not None)
+    return answer.usage or (sum_usage(()) if answer.trace is None else answer.trace.usage)
 
 
 def _explain(error: Failure | None, session: EndpointSession) -> Failure | None:
@@ -125,9 +143,10 @@ async def _call(call: Call, given: BlackBoxInput, deadline_s: float | None) -> t
     limit = None if deadline_s is None else asyncio.timeout(deadline_s)
     try:
         if limit is None:
-            return await call(given), None
-        async with limit:
-            return await call(given), None
+            answer = await call(given)
+        else:
+            async with limit:
+                answer = await call(given)
     except FATAL_ERRORS:
         raise
     except (Exception, SystemExit, asyncio.CancelledError) as error:
@@ -136,3 +155,4 @@ async def _call(call: Call, given: BlackBoxInput, deadline_s: float | None) -> t
         if limit is not None and limit.expired():
             return nothing, Failure("TimeoutError", f"no answer in {deadline_s} s")
         return nothing, describe_error(error)
+    return answer, answer.error

@@ -126,6 +126,7 @@ def kill_at_random(folder: Path, *, kills: int, seed: int) -> None:
     assert found > kills / 3, "too few kills came while a candidate was in place"
 
 
+@pytest.mark.long
 def test_a_kill_at_a_random_moment_leaves_a_state_that_restore_can_repair(folder: Path) -> None:
     kill_at_random(folder, kills=6, seed=1)
 
@@ -359,7 +360,7 @@ SWITCHING_ALWAYS = f"""
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sigterm_at_any_moment_ends_the_program_with_the_baseline_in_place(folder: Path) -> None:
     chance = random.Random(5)
     for _ in range(8):
