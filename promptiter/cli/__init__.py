@@ -14,8 +14,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from promptiter.cli.commands import agent as agent_commands
 from promptiter.cli.commands import cache as cache_commands
-from promptiter.cli.commands import test, trace
+from promptiter.cli.commands import db, test, trace
 from promptiter.cli.commands.apply import apply
 from promptiter.cli.commands.check import check
 from promptiter.cli.commands.compare import compare
@@ -30,16 +31,16 @@ from promptiter.cli.commands.rejudge import rejudge
 from promptiter.cli.commands.report import report
 from promptiter.cli.commands.restore import restore
 from promptiter.cli.commands.run import rerun, resume, run
-from promptiter.cli.commands.runs import runs
+from promptiter.cli.commands.runs import export, runs, stop
 from promptiter.cli.commands.schema import schema
+from promptiter.cli.commands.serve import serve, token
 from promptiter.cli.commands.show import show
 from promptiter.cli.commands.try_edit import try_edit
 from promptiter.cli.exit_codes import CANCELLED, EXIT_CODES_HELP
 from promptiter.cli.help import PlainCommand, SafeGroup
-from promptiter.cli.output import echo, print_error
+from promptiter.cli.output import LogFormatter, echo, print_error
 from promptiter.errors import BudgetEndedError, PromptiterError, SetupError
 from promptiter.llm.redaction import process_redactor
-from promptiter.terminal import show_controls
 from traces import TraceError
 
 app = typer.Typer(
@@ -54,12 +55,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    *(init, run, resume, rerun, show, runs, report, compare, rejudge, gate, apply, try_edit, learn),
-    *(noise, evaluate, restore, check, describe, gateway, schema),
+    *(init, run, resume, stop, rerun, show, runs, export, report, compare, rejudge, gate, apply, try_edit, learn),
+    *(noise, evaluate, restore, check, describe, gateway, serve, token, schema),
 )
 for _command in _COMMANDS:
     app.command("try" if _command is try_edit else None, cls=PlainCommand)(_command)
+app.add_typer(agent_commands.app, name="agent")
 app.add_typer(cache_commands.app, name="cache")
+app.add_typer(db.app, name="db")
 app.add_typer(trace.app, name="trace")
 app.add_typer(test.app, name="test")
 
@@ -90,7 +93,7 @@ def build_command() -> Callable[[], None]:
 def main() -> None:
     """Run the command line. Errors that a user can fix are printed on one line."""
     if isinstance(logging.lastResort, logging.Handler):
-        logging.lastResort.setFormatter(_LogFormatter())
+        logging.lastResort.setFormatter(LogFormatter())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # not every terminal can print box drawing
@@ -109,13 +112,6 @@ def main() -> None:
     except Exception:  # noqa: BLE001 - a bug: printed in full for the report, without secrets
         echo(process_redactor().redact_text(traceback.format_exc()), nl=False, err=True)
         sys.exit(1)
-
-
-class _LogFormatter(logging.Formatter):
-    """Formats warnings with their control characters shown."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return show_controls(super().format(record))
 
 
 def _exit_at_once(code: int) -> NoReturn:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from promptiter.agents.base import Agent
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_config, read_document
 from promptiter.engine.request import SETS
-from promptiter.errors import SetupError
+from promptiter.errors import RequestError, SetupError
 from promptiter.references import is_reference
 from traces.model import Json
 
@@ -76,6 +77,17 @@ def read_subject(
     if config is None and is_agent and not Path(FILE_NAME).exists():
         return read_document({}, file=Path(FILE_NAME), settings=settings)
     return read_config(config or Path(FILE_NAME), settings=settings)
+
+
+def build_subject(parsed: ParsedConfig) -> Agent:
+    """The agent of a configuration. SetupError if it has none, or one with problems. Other keys may have some."""
+    from promptiter.config.agents import build_agent
+
+    if "agent" in parsed.broken:
+        raise RequestError(parsed.problems)
+    if not parsed.config.agent:
+        raise SetupError("the configuration has no agent; add `agent: module:attr`, or give one here")
+    return build_agent(parsed.config.agent, folders=parsed.config.python_path)
 
 
 def read_with_metrics(

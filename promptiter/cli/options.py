@@ -41,6 +41,30 @@ Runs = Annotated[
     Path | None,
     typer.Option("--runs", metavar="FOLDER", help="The folder with the runs; by default `runs` of promptiter.yaml."),
 ]
+RunsPlace = Annotated[
+    str | None,
+    typer.Option(
+        "--runs",
+        metavar="PLACE",
+        help="The folder with the runs, or the URL of a database; by default `runs` of promptiter.yaml.",
+    ),
+]
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server", metavar="URL", help="A server with the runs; by default PROMPTITER_SERVER of the environment."
+    ),
+]
+App = Annotated[
+    str | None, typer.Option("--app", metavar="NAME", help="The app that the runs belong to, of a server or database.")
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file", metavar="FILE", help="A file with the token for the server; by default PROMPTITER_TOKEN."
+    ),
+]
+Detach = Annotated[bool, typer.Option("--detach", help="With --server: print the id of the run, and do not wait.")]
 Concurrency = Annotated[
     int | None, typer.Option("--concurrency", min=1, metavar="N", help="Number of cases to run in parallel.")
 ]

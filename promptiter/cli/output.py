@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 import sys
@@ -138,6 +139,22 @@ def print_stopping(message: str) -> None:
 def print_error(text: str) -> None:
     """Print an error to standard error, without secrets."""
     echo(f"error: {process_redactor().redact_text(text)}", color="red", err=True)
+
+
+class LogFormatter(logging.Formatter):
+    """Formats log messages with their control characters shown."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return show_controls(super().format(record))
+
+
+def log_to_standard_error(name: str) -> None:
+    """Print the log of a package from INFO on, one line per message with its time."""
+    handler, logger = logging.StreamHandler(), logging.getLogger(name)
+    handler.setFormatter(LogFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def json_text(document: Json) -> str:

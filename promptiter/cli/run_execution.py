@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from promptiter.runlog.results import RunResult
     from promptiter.runs.apply import ApplyReport
     from promptiter.runs.directory import RunDirectory
+    from promptiter.runs.next_commands import RunAddress
 
 
 def execute(
@@ -67,8 +68,12 @@ def end(
     costs: bool,
     applied: ApplyReport | PromptiterError | None = None,
     layout: Layout | None = None,
+    address: RunAddress | None = None,
 ) -> NoReturn:
-    """Show the outcome of a run and what was applied, and exit with its code, or with that of its layout."""
+    """Show the outcome of a run and what was applied, and exit with its code, or with that of its layout.
+
+    With an `address`, the folder is a copy of a run that is elsewhere.
+    """
     from promptiter.cli.exit_codes import FAILED, LAYOUT_CODES, NOT_SHOWN, choose_exit_code
     from promptiter.cli.views import run as run_view
     from promptiter.cli.views.apply import print_report
@@ -78,14 +83,16 @@ def end(
     from promptiter.runs.round_records import find_status
     from promptiter.runs.summary import summarize
 
-    summary = summarize(result, folder)
+    summary = summarize(result, folder, address=address)
     exit_code = choose_exit_code(summary.outcome, require=require)
     if layout is not None and exit_code != NOT_SHOWN:
         exit_code = LAYOUT_CODES[layout][find_status(result)]
     if isinstance(applied, PromptiterError) and not isinstance(applied, NotAdoptedError):
         exit_code = FAILED
     if as_json:
-        write_text(run_view.result_as_json(result, folder, exit_code=exit_code, applied=applied), None)
+        is_copy = address is not None
+        text = run_view.result_as_json(result, folder, exit_code=exit_code, applied=applied, is_copy=is_copy)
+        write_text(text, None)
     elif quiet:
         run_view.print_line(console(), summary)
         if UNCOUNTED_CALLS in summary.problems:

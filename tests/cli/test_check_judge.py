@@ -62,7 +62,7 @@ def test_what_a_judge_prints_is_not_part_of_the_json(run: Run, judged: Path) -> 
     assert orjson.loads(run("check", "--judge", "labels.csv", "--json"))["judge"]["metric"] == "brief"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_says_that_its_judge_was_not_checked_until_it_was(run: Run, judged: Path) -> None:
     note = "the verdict rests on the judge of brief, which was never compared with people"
     assert note in plain(run("run"))

@@ -77,6 +77,7 @@ def test_compare_runs_each_search_with_each_seed_and_continues_where_it_ended(ru
     assert {path: list_journals(folder)[path] for path in before} == before
 
 
+@pytest.mark.long
 def test_a_comparison_that_was_killed_continues_with_the_same_result(task: Path) -> None:
     wanted = run_comparison(plan_comparison(["whole.yaml", "one_pass.yaml"], seeds=2, folder="undisturbed"))
     plan = plan_comparison(["whole.yaml", "one_pass.yaml"], seeds=2, folder="killed")
@@ -96,7 +97,7 @@ def test_a_comparison_that_was_killed_continues_with_the_same_result(task: Path)
     assert ended == [("one_pass", 1000)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_result_that_could_claim_something_is_counted(task: Path) -> None:
     plan = plan_comparison(["whole.yaml", "one_pass.yaml"], seeds=6, folder="counted")
     assert (run_comparison(plan).earlier, run_comparison(plan).earlier) == ((), ())  # the same result, shown twice
@@ -131,6 +132,7 @@ def test_a_run_whose_evaluation_was_invalid_is_run_again(task: Path) -> None:
     assert count_runs_left(plan) == {"whole": 0, "one_pass": 0}
 
 
+@pytest.mark.long
 def test_runs_at_the_same_time_give_the_same_result(task: Path) -> None:
     alone, together = (
         run_comparison(

@@ -53,7 +53,7 @@ def test_a_killed_run_waits_for_the_same_file_when_it_is_resumed(desk: Path) -> 
     assert {each.surface_id for each in read_result(folder).changes} == {"filing#instruction", "reception#instruction"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("desk")
 def test_a_stop_file_ends_the_wait() -> None:
     with start("run", "--review=file", "--quiet") as waiting:

@@ -50,7 +50,7 @@ def test_a_folder_that_cannot_be_made_is_reported(run: Run, tmp_path: Path) -> N
     assert "cannot be created" in run("init", tmp_path / "file" / "desk", code=2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_starter_improves_as_it_is(tmp_path: Path) -> None:
     """The two commands that a newcomer types, as they type them; nothing is paid and nothing is asked of a network."""
     environ = {**os.environ, "COLUMNS": "80", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

@@ -143,6 +143,7 @@ def test_cases_of_the_user_or_of_failed_runs_can_show_a_fault(project: Path) -> 
     assert not has_cases_to_show(build_learning(read_config(project / "promptiter.yaml")).config, project)
 
 
+@pytest.mark.long
 def test_without_metrics_an_agent_is_validated_by_the_references(run: Run, desk: Path) -> None:
     (desk / "promptiter.yaml").unlink()
     run_path(str(EXAMPLE), run_name="__main__")

@@ -57,7 +57,7 @@ def test_the_report_shows_the_noise_and_what_a_gain_needs(run: Run, noisy_desk: 
         assert re.search(expected, plain(shown)), expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_wanted_gain_that_cannot_be_detected_exits_4(run: Run, noisy_desk: Path) -> None:
     assert "0.1 is underpowered: the final test" in run("noise", "--gain", "0.1", code=4, stream="out")
     shown = plain(run("noise", "--gain", "0.4"))
@@ -204,7 +204,7 @@ def test_the_default_repeats_are_those_of_the_final_test(desk: Path) -> None:
     assert load_run(desk).noise(repeats=2).repeats == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_reports_what_was_measured_so_far(desk: Path) -> None:
     in_file(
         desk,

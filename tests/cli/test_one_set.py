@@ -62,7 +62,7 @@ def test_a_test_set_that_is_too_small_is_noted_before_the_run(run: Run, project:
     assert "give a test set (`test`) of 8 cases or more (this one has 5)" in run("run", "--require", "unseen", code=2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_with_one_set_says_everywhere_what_it_may_claim(run: Run, project: Path) -> None:
     shown = run("run", "--json", stream="out")
     assert "8 cases to learn from and validate on; 6 surfaces may change" in run("run", stream="err")

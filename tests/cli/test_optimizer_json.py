@@ -111,7 +111,7 @@ def test_wrong_options_are_refused(bot: PromptBot, run: Run, options: list[str],
     assert message in run("run", "optimizer.json", *options, code=2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_after_a_kill_the_prompts_are_restored_and_the_command_line_resumes(bot: PromptBot, run: Run) -> None:
     (bot.folder / "prompt_bot_script.py").write_text(SCRIPT)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -15,9 +16,12 @@ import pytest
 from promptiter.api import load_run, resume_run
 from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway
+from promptiter.manager import ConfiguredApp, EngineApp, Manager
 from promptiter.runs.directory import RunDirectory
 from promptiter.runs.event_file import EventFile
+from promptiter.runs.folder_store import FolderStore
 from promptiter.runs.lock import RunLock
+from promptiter.testing.small_run import SmallRun
 from tests.cli.conftest import Run
 from tests.worlds import desk as desk_world
 from tests.worlds.results import drop_measured, forget_final_tests, read_unmeasured
@@ -95,7 +99,7 @@ def test_the_folder_with_the_runs_is_given_as_in_other_commands(run: Run, finish
     listed = run("runs", finished_run.parent)
     assert finished_run.name in listed
     assert run("runs", "--runs", finished_run.parent) == listed
-    assert "both name a folder; give one of them" in run("runs", "runs", "--runs", "runs", code=2)
+    assert "both name a place; give one of them" in run("runs", "runs", "--runs", "runs", code=2)
 
 
 def test_a_finished_run_that_cannot_be_built_again_is_shown(run: Run, tmp_path: Path) -> None:
@@ -197,13 +201,10 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "promptiter", *words]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "where"),
-    [
-        ("SIGTERM", b'"phase":"train"'),
-        pytest.param("stop", b'"phase":"validation"', marks=pytest.mark.long),
-        pytest.param("SIGINT", b'"phase":"final_test"', marks=pytest.mark.long),
-    ],
+    [("SIGTERM", b'"phase":"train"'), ("stop", b'"phase":"validation"'), ("SIGINT", b'"phase":"final_test"')],
 )
 def test_a_signal_and_the_stop_file_end_the_command_after_the_work_in_progress(
     how: str, where: bytes, run: Run, desk: Path
@@ -247,6 +248,7 @@ def agent(question: str) -> str:
 """
 
 
+@pytest.mark.long
 def test_a_second_signal_does_not_wait_for_a_function_that_hangs(desk: Path) -> None:
     (desk / "agent.py").write_text(HANGS)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -303,6 +305,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_run_that_a_script_began_is_resumed_by_the_command(run: Run, desk: Path) -> None:
     (desk / "optimize.py").write_text(SCRIPT)
     root = str(Path(__file__).parents[2])
@@ -338,3 +341,40 @@ def test_a_finished_run_that_does_not_meet_a_requirement_says_why_and_what_to_do
     shown = run("resume", finished_run, "--require", "unseen", "--quiet", code=8)
     assert "--require unseen is not met: not shown for new cases: 8 validation cases, which the search " in shown
     assert "give a test set (`test`) of 8 cases or more" in shown
+
+
+def run_managed(app: EngineApp | ConfiguredApp, changes: Json) -> Path:
+    """The folder of a run that a Manager made, cut as if its process had been killed."""
+
+    async def manage() -> str:
+        async with asyncio.timeout(60), Manager(app, store=FolderStore("runs")) as manager:
+            started = await manager.start(changes)
+            return (await manager.wait(started.run_id)).run_id
+
+    return Path("runs", app.name, asyncio.run(manage()))
+
+
+@pytest.mark.long
+def test_a_run_of_a_manager_resumes_with_what_its_request_changed(run: Run, desk: Path) -> None:
+    rows = [orjson.loads(line) for line in (desk / "data" / "validation.jsonl").read_bytes().splitlines()]
+    profile = {"values": {"reception#instruction": "Read the message."}}
+    changes = {"validation": {"id": "mine", "cases": rows[:4]}, "initial_profile": profile, "seed": 3}
+    path = run_managed(ConfiguredApp(desk, name="desk"), changes)
+    whole = read_unmeasured(path.parent)
+    cut(path, 30)
+    (path / "cancel").touch()
+    run("resume", path)
+    assert read_unmeasured(path.parent) == whole
+    assert orjson.loads((path / "run.json").read_bytes())["validation"]["id"] == "mine"
+    (desk / "again").mkdir()
+    run("rerun", path, "--runs", desk / "again")
+    [again] = (desk / "again").glob("[!.]*")
+    assert read_unmeasured(again.parent) == whole
+    assert run("resume", again, "--quiet").startswith("support_desk: ")
+
+
+def test_the_run_of_a_managers_engine_is_left_to_the_manager(run: Run, desk: Path) -> None:
+    small = SmallRun()
+    path = run_managed(EngineApp(small.engine, "small", request=small.request), {"max_rounds": 1})
+    cut(path, 5)
+    assert "it was started by a Manager, which has its engine" in run("resume", desk / path, code=2)

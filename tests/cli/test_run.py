@@ -333,7 +333,7 @@ def play(terminal: Terminal, script: Sequence[tuple[str, str]]) -> int:
 ASKED = "(a)pprove, (e)dit or (v)eto? "
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_patch_is_approved_and_another_edited(desk: Path) -> None:
     terminal = Terminal(desk, "run", "--review")
     edited = (
@@ -348,7 +348,7 @@ def test_one_patch_is_approved_and_another_edited(desk: Path) -> None:
     assert (folder / "surfaces" / "filing#instruction.best.md").read_text() == edited
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_patch_is_edited_in_an_editor(desk: Path) -> None:
     editor = desk / "editor"
     editor.write_text("#!/bin/sh\nsed -i 's/^You are/YOU ARE/' \"$1\"\n")
@@ -397,14 +397,14 @@ def test_the_first_signal_finishes_the_work_in_progress_and_the_second_stops_at_
     assert orjson.loads((folder / "result.json").read_bytes())["status"] == "cancelled"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_at_a_question_does_not_hang(desk: Path) -> None:
     terminal = Terminal(desk, "run", "--review")
     code = play(terminal, [(ASKED, "\x03"), ("a second one stops at once", "\x03")])
     assert code == 130, terminal.printed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_summary_of_another_goal_shows_the_usage_per_run(run: Run, desk: Path) -> None:
     in_file(desk, **METRICS, goal={"fewer_tokens": {"margin": 0.2}})
     shown = run("run")

@@ -185,7 +185,7 @@ def test_a_run_can_be_quiet_keep_only_the_best_and_write_elsewhere(run: Run, ass
     assert not (assistant / "results").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_run_exits_with_2_and_resumes(run: Run, assistant: Path) -> None:
     model = assistant / "offline_model.py"
     before = '    """Answer a question, or call the next tool."""\n'
@@ -234,7 +234,7 @@ def test_an_agent_of_ones_own_has_the_axes_of_the_file(run: Run, assistant: Path
     assert "own#parameter.temperature" in printed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_hold_out_that_is_skipped_is_not_run_and_the_run_risks_overfitting(run: Run, assistant: Path) -> None:
     write_changed(assistant, lambda document: find_block(document).update(holdout_eval_policy="skip"))
     assert "hold-out" not in run("test", "optimize", "--print-baseline")
@@ -253,7 +253,7 @@ def test_a_hold_out_that_is_skipped_is_not_run_and_the_run_risks_overfitting(run
     assert not [case for case in holdout if case["test_name"] in journal.read_text()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_cost_and_latency_are_part_of_the_loss(run: Run, assistant: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         find_block(document)["penalties"] = {"cost_per_usd": 5.0, "latency_per_sec": 0.0}

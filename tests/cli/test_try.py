@@ -317,7 +317,7 @@ def test_watch_tries_each_edit_that_is_saved_until_ctrl_c(desk: Path) -> None:
         assert process.wait(timeout=20) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_reports_what_was_measured_so_far(desk: Path) -> None:
     file, cache = desk / "promptiter.yaml", desk / "cache.jsonl"
     settings = {"models": {"simulated": {"latency_s": 0.05}}, "evaluation": {"concurrency": 4}, "cache": str(cache)}

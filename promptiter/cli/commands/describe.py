@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from promptiter.cli.load import read_subject
+from promptiter.cli.load import build_subject, read_subject
 from promptiter.cli.options import Output, Subject
 from promptiter.cli.output import OutputFormat, console, guess_format, json_text, new_table, write_text
-from promptiter.config.agents import build_agent
-from promptiter.errors import SetupError
 from promptiter.llm.redaction import process_redactor
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import plural
@@ -33,10 +31,7 @@ def describe(
 
     Surfaces are what may change: prompts, tool descriptions, models, parameters.
     """
-    config = read_subject(subject).config
-    if not config.agent:
-        raise SetupError("the configuration has no agent; add `agent: module:attr`, or give one here")
-    snapshot = _redact(build_agent(config.agent, folders=config.python_path).describe())
+    snapshot = _redact(build_subject(read_subject(subject)).describe())
     match output_format or guess_format(output):
         case OutputFormat.json:
             write_text(json_text(snapshot.to_json()), output)

@@ -10,11 +10,13 @@ import typer
 
 from promptiter.cli.load import collect_settings, read_agent
 from promptiter.cli.options import (
+    App,
     Apply,
     Concurrency,
     Config,
     ConfiguredJson,
     Costs,
+    Detach,
     InitialProfile,
     Layout,
     MaxUsd,
@@ -24,19 +26,26 @@ from promptiter.cli.options import (
     ReviewWay,
     Run,
     Runs,
+    RunsPlace,
     Seed,
+    Server,
+    TokenFile,
     find_run_folder,
 )
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, write_text
+from promptiter.cli.places import PlaceOptions, find_app_folder, is_elsewhere
 from promptiter.cli.run_execution import apply_at_end, check_requirement, end, execute, prepare_run
 from promptiter.errors import SetupError
+from traces.model import Json
 
 if TYPE_CHECKING:
     from promptiter.config.file import ParsedConfig
 
+DEFAULT_CONFIG = Path("promptiter.yaml")
+
 
 def run(
-    config: Config = Path("promptiter.yaml"),
+    config: Config = DEFAULT_CONFIG,
     max_rounds: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Maximum number of rounds; 0 only evaluates the baseline.")
     ] = None,
@@ -88,6 +97,13 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the configuration and a forecast, and run nothing.")
     ] = False,
+    server: Annotated[
+        str | None,
+        typer.Option("--server", metavar="URL", help="Run an app of this server. CONFIG is not read; sets are ids."),
+    ] = None,
+    app: App = None,
+    token_file: TokenFile = None,
+    detach: Detach = False,
 ) -> None:
     """Optimize an agent, and test the result.
 
@@ -107,6 +123,36 @@ def run(
     from promptiter.config.file import read_config
 
     names = [name.strip() for each in targets or () for name in each.split(",") if name.strip()]
+    if server is not None:
+        from promptiter.cli.served_execution import Shown, refuse_options, start_served
+
+        refuse_options(
+            agent=agent,
+            source=source,
+            layout=layout,
+            output_dir=output_dir,
+            review=review,
+            keep_best_only=keep_best_only,
+            apply=apply,
+            dry_run=dry_run,
+        )
+        if config != DEFAULT_CONFIG:
+            raise SetupError(f"{str(config)!r} cannot be run at a server; choose an app of the server with --app")
+        changes = collect_settings(
+            train=[str(each) for each in train or ()] or None,
+            validation=[str(each) for each in validation or ()] or None,
+            max_rounds=max_rounds,
+            budget={"max_usd": max_usd},
+            evaluation={"concurrency": concurrency},
+            seed=seed,
+            targets=names or None,
+            initial_profile=None if initial_profile is None else {"values": _read_values(initial_profile)},
+        )
+        place = PlaceOptions(runs=None if runs is None else str(runs), server=server, app=app, token_file=token_file)
+        shown = Shown(detach=detach, as_json=bool(as_json), quiet=bool(quiet), require=require, costs=costs)
+        start_served(place, changes, shown)
+    if app is not None or token_file is not None or detach:
+        raise SetupError("--app, --token-file and --detach are for --server URL")
     settings = collect_settings(
         **read_agent(agent, source or (), is_agent_yaml=is_agent_file(config)),
         train=[str(each.absolute()) for each in train or ()] or None,
@@ -137,7 +183,11 @@ def resume(
     run: Run = "latest",
     concurrency: Concurrency = None,
     review: Review = None,
-    runs: Runs = None,
+    runs: RunsPlace = None,
+    server: Server = None,
+    app: App = None,
+    token_file: TokenFile = None,
+    detach: Detach = False,
     final_test: Annotated[
         bool, typer.Option("--final-test", help="End the search after the current round, and test what was accepted.")
     ] = False,
@@ -153,13 +203,23 @@ def resume(
 
     The configuration, the eval sets and the agent must not have changed since the run began; if they have, the error
     names the changes. Options may differ. A run that Python began is resumed, too, if its parts have names.
-    To look at a run, use `promptiter show`.
+    To look at a run, use `promptiter show`. With --server, a run of a server is continued there, and its progress shown
+    here; Ctrl-C only ends that.
     """
     from promptiter.api import load_resume
     from promptiter.runs.directory import read_finished_run
     from promptiter.runs.header import read_header
 
-    folder = find_run_folder(run, runs)
+    options = PlaceOptions(runs=runs, server=server, app=app, token_file=token_file).with_default_server(run)
+    if options.server is not None:
+        from promptiter.cli.served_execution import Shown, refuse_options, resume_served
+
+        refuse_options(concurrency=concurrency, review=review, final_test=final_test, apply=apply)
+        shown = Shown(detach=detach, as_json=bool(as_json), quiet=bool(quiet), require=require, costs=costs)
+        resume_served(options, run, shown)
+    if is_elsewhere(options) or detach:
+        raise SetupError("a run in a database is continued by `promptiter serve`; name that server with --server URL")
+    folder = find_run_folder(run, find_app_folder(options))
     settings = collect_settings(
         evaluation={"concurrency": concurrency},
         review=_parse_review(review),
@@ -244,6 +304,13 @@ def _print_forecast(parsed: ParsedConfig) -> None:
     echo(yaml.safe_dump(effective.document, sort_keys=False, allow_unicode=True, width=120), nl=False)
     echo(err=True)
     forecast_view.print_forecast(SteadyConsole(), forecast)
+
+
+def _read_values(file: Path) -> dict[str, Json]:
+    """The values of a profile in a file."""
+    from promptiter.profile import Profile
+
+    return dict(Profile.load(file).overrides)
 
 
 def _parse_review(way: ReviewWay | None) -> ReviewWay | bool | None:

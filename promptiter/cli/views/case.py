@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from pathlib import Path
-
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -13,8 +10,9 @@ from promptiter.cli.output import new_table, print_indented
 from promptiter.evaluation.result import CaseRow
 from promptiter.runlog.events import Phase
 from promptiter.runs.case_history import CaseHistory, CaseRun
+from promptiter.runs.next_commands import RunAddress
 from promptiter.runs.summary_wording import shorten_reason
-from promptiter.wording import format_score, path_from_here, plural
+from promptiter.wording import format_score, plural
 from traces.text import one_line
 
 MAX_OUTPUT = 2000
@@ -29,7 +27,7 @@ PHASES: dict[Phase, str] = {
 """Names of phases, where they differ from the phase itself."""
 
 
-def print_case(screen: Console, history: CaseHistory, folder: Path) -> None:
+def print_case(screen: Console, history: CaseHistory, address: RunAddress) -> None:
     """Print all runs of the case, the first and the last answer, and the command that shows the traces."""
     screen.print(Text.assemble((one_line(history.case_id), "bold"), f"  {plural(len(history.runs), 'run')}"))
     if not history.runs:
@@ -39,7 +37,7 @@ def print_case(screen: Console, history: CaseHistory, folder: Path) -> None:
     first, last = history.runs[0], history.runs[-1]
     for run in (first, last) if last is not first else (first,):
         _print_answer(screen, run)
-    command = f"promptiter trace show {shlex.quote(str(path_from_here(folder)))} --case {shlex.quote(history.case_id)}"
+    command = address.show_traces(history.case_id)
     screen.print()
     screen.print(Text.assemble(("traces: ", "dim"), command), soft_wrap=True)
 

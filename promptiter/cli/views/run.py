@@ -54,15 +54,23 @@ OTHER_MARK = ("●", "bold yellow")
 
 
 def result_as_json(
-    result: RunResult, path: Path, *, exit_code: int, applied: ApplyReport | PromptiterError | None = None
+    result: RunResult,
+    path: Path,
+    *,
+    exit_code: int,
+    applied: ApplyReport | PromptiterError | None = None,
+    is_copy: bool = False,
 ) -> str:
-    """The result, with its folder, the forecast in total and by stage, what was applied, and the exit code."""
+    """The result, with its folder, the forecast in total and by stage, what was applied, and the exit code.
+
+    A folder that `is_copy` is temporary, and not named.
+    """
     forecast = read_forecast(path)
     document = {
         **orjson.loads(result.to_json()),
         "forecast": None if forecast is None else to_plain(forecast.total),
         "stages": None if forecast is None else stages_as_json(forecast, spent_by_stage(path)),
-        "path": str(path),
+        "path": None if is_copy else str(path),
         "exit_code": exit_code,
     }
     if applied is not None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from promptiter.cli.output import new_table
 from promptiter.cli.views.run import MARKS, OTHER_MARK
-from promptiter.runs.cost_wording import price
-from promptiter.runs.listing import ListedRun
-from promptiter.wording import path_from_here, plural
+from promptiter.runs.next_commands import RunAddress
+from promptiter.runs.run_list import ListedRun
+from promptiter.wording import dollars, plural
 from traces.text import cut, one_line
 
 MAX_ERROR = 200
 
 
-def print_runs(screen: Console, runs: Sequence[ListedRun]) -> None:
-    """Print one line per run, then errors, and how to resume the last run that can be resumed."""
+def print_runs(screen: Console, runs: Sequence[ListedRun], locate: Callable[[str], RunAddress]) -> None:
+    """Print one line per run, then errors, and how to resume the last run that can be resumed.
+
+    `locate` returns how a run is named on the command line.
+    """
     table = new_table("run", "outcome", ">rounds", ">score", ">cost", ">time")
     for each in runs:
         table.add_row(
@@ -26,16 +29,16 @@ def print_runs(screen: Console, runs: Sequence[ListedRun]) -> None:
             Text(each.outcome.replace("_", " "), MARKS.get(each.outcome, OTHER_MARK)[1].removeprefix("bold ")),
             str(each.rounds),
             _score(each),
-            price(each.spent) if not each.spent.unpriced_calls else "unknown",
+            "unknown" if each.cost_usd is None else dollars(each.cost_usd),
             "" if each.duration_s is None else f"{each.duration_s:.0f} s",
         )
     screen.print(table)
     for each in runs:
         if note := _note(each):
             screen.print(Text(f"{each.run_id}: {note}", "dim"), soft_wrap=True)
-    waiting = [each for each in runs if each.can_resume and each.is_named]
-    if waiting:
-        text = f"{plural(len(waiting), 'run')} can be resumed: promptiter resume {path_from_here(waiting[-1].path)}"
+    waiting = [locate(each.run_id) for each in runs if each.can_resume and each.is_named]
+    if waiting and waiting[-1].place != "database":
+        text = f"{plural(len(waiting), 'run')} can be resumed: promptiter resume {waiting[-1].arguments}"
         screen.print(f"\n{text}", style="dim", soft_wrap=True, markup=False)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from pathlib import Path
-
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
@@ -14,9 +11,10 @@ from promptiter.cli.views.diff import diff_table
 from promptiter.cli.views.run import hanging_indent, print_points
 from promptiter.runs.hunk_evidence import GradientEvidence, HunkEvidence
 from promptiter.runs.measured_effect import MeasuredEffect
+from promptiter.runs.next_commands import RunAddress
 from promptiter.runs.summary_wording import BLAME_OUTCOMES, shorten_reason
 from promptiter.runs.surface_evidence import SurfaceEvidence
-from promptiter.wording import join_names, path_from_here, plural
+from promptiter.wording import join_names, plural
 from traces.text import one_line
 
 MAX_GRADIENTS = 6
@@ -25,7 +23,7 @@ MAX_NAMES = 8
 MAX_REJECTIONS = 5
 
 
-def print_surface(screen: Console, found: SurfaceEvidence, folder: Path) -> None:
+def print_surface(screen: Console, found: SurfaceEvidence, address: RunAddress) -> None:
     """Print the changes of a surface, or why it has none, and the commands that show the cases behind it."""
     screen.print(Text.assemble((one_line(found.surface_id), "bold cyan"), f"  {_describe_state(found)}"))
     for hunk in found.hunks:
@@ -33,7 +31,7 @@ def print_surface(screen: Console, found: SurfaceEvidence, folder: Path) -> None
     if not found.hunks:
         _print_blame(screen, found)
     _print_rejections(screen, found)
-    _print_command(screen, found, folder)
+    _print_command(screen, found, address)
 
 
 def _describe_state(found: SurfaceEvidence) -> str:
@@ -124,11 +122,10 @@ def _print_rejections(screen: Console, found: SurfaceEvidence) -> None:
                 screen.print(Padding(diff_table(change.before, change.after), (0, 0, 0, 4), expand=False))
 
 
-def _print_command(screen: Console, found: SurfaceEvidence, folder: Path) -> None:
+def _print_command(screen: Console, found: SurfaceEvidence, address: RunAddress) -> None:
     cases = [case_id for hunk in found.hunks for case_id in hunk.cases]
     cases += found.blame.case_ids if found.blame is not None else ()
     if cases:
-        run = shlex.quote(str(path_from_here(folder)))
-        command = f"promptiter trace show {run} --case {shlex.quote(cases[0])}"
+        command = address.show_traces(cases[0])
         screen.print()
         screen.print(Text.assemble(("trace of a case: ", "dim"), command), soft_wrap=True)
