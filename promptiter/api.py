@@ -19,6 +19,7 @@ from promptiter.config.comparison_runs import run_comparison
 from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
 from promptiter.config.file import FILE_NAME, ParsedConfig, merge_settings, read_config, read_document, read_file
 from promptiter.config.loading import make_importable
+from promptiter.config.overlay import read_overlay, rebuild_overlaid_run
 from promptiter.config.run_project import find_run_project
 from promptiter.engine.engine import Engine
 from promptiter.errors import SetupError, UnknownSurfaceError
@@ -176,7 +177,10 @@ def _load_again(
     header = read_header(folder)
     if header.configuration is None:
         return _load_python_run(folder, header, settings, environ)
-    return build_run(read(header.configuration, settings, environ), environ=environ)
+    parsed = read(header.configuration, settings, environ)
+    if header.overlay is not None:
+        return rebuild_overlaid_run(parsed, read_overlay(header.overlay), environ=environ)
+    return build_run(parsed, environ=environ)
 
 
 def _load_python_run(

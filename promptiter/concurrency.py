@@ -45,6 +45,11 @@ async def run_in_thread(work: Callable[[], T]) -> T:
     return await finish_before_cancel(asyncio.wrap_future(_threads.run(work)))
 
 
+def start_in_thread(work: Callable[[], object]) -> None:
+    """Start blocking work in a thread. It must not raise: nothing waits for it."""
+    _threads.run(work)
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a function, or the `__call__` of an object, is async."""
     for each in (function, type(function).__call__):

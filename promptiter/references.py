@@ -49,10 +49,11 @@ def load_reference(path: str, *, what: str = "") -> Any:
     try:
         found: Any = import_module(module_name)
     except Exception as error:
-        reason, advice = f"{type(error).__name__}: {error}", "fix it"
+        reason = str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"
+        advice = ""
         if isinstance(error, ModuleNotFoundError):
-            advice += ", or run in the folder of the module, or name that folder as python_path in promptiter.yaml"
-        raise SetupError(f"{prefix}cannot import {module_name!r}: {reason}; {advice}") from error
+            advice = "; run in the folder of the module, or name that folder as python_path in promptiter.yaml"
+        raise SetupError(f"{prefix}cannot import {module_name!r}: {reason}{advice}") from error
     finally:
         _importing.reset(importing)
     for part in attribute.split("."):

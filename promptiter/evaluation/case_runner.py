@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute, run_agent
 from promptiter.agents.failures import describe_error
 from promptiter.concurrency import call_any, is_cancelled, run_together
-from promptiter.errors import FATAL_ERRORS, BudgetEndedError, UnexpectedCallError
+from promptiter.errors import FATAL_ERRORS, BudgetEndedError, RunLockedError, StoreError, UnexpectedCallError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.metric import Metric, check_score, report_exception
 from promptiter.evaluation.result import CaseRow, Measured
@@ -126,7 +126,7 @@ def describe_timeout(deadline_s: float | None) -> Failure:
 async def _score_run(metric: Metric, case: EvalCase, run: AgentRun) -> Score:
     try:
         return check_score(await call_any(metric, case, run), metric)
-    except (BudgetEndedError, UnexpectedCallError):
+    except (BudgetEndedError, UnexpectedCallError, StoreError, RunLockedError):
         raise
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if is_cancelled(error):

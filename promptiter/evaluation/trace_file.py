@@ -86,7 +86,7 @@ class TraceFile:
         """Whether a trace is stored completely. A power failure may have damaged one of an earlier process."""
         with self._lock:
             if self._own_start is not None:
-                packed = self._places.get(bytes.fromhex(name))
+                packed = self._places.get(_to_key(name))
                 if packed is None or _unpack_place(packed)[0] >= self._own_start:
                     return packed is not None
             try:
@@ -144,7 +144,7 @@ class TraceFile:
         return zlib.decompress(member, wbits=zlib.MAX_WBITS | 16)
 
     def _find(self, name: str) -> _Place:
-        key = bytes.fromhex(name)
+        key = _to_key(name)
         if key not in self._places and self._own_start is None:
             self._catch_up()
         return _unpack_place(self._places[key])
@@ -188,6 +188,14 @@ def keep_only(path: str | os.PathLike[str], names: Collection[str]) -> None:
     elif Path(path).exists():
         with write_atomically(path, is_compressed=True) as file:
             file.writelines(TraceFile(path).read_members(names))
+
+
+def _to_key(name: str) -> bytes:
+    """The digest of a trace as bytes; for any other name, a key that matches no trace."""
+    try:
+        return bytes.fromhex(name)
+    except ValueError:
+        return b""
 
 
 def _pack_place(start: int, size: int) -> int:

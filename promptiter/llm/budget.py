@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 
 from promptiter.errors import SetupError
 from promptiter.llm.amount import ZERO, Amount, Caps
@@ -154,8 +155,9 @@ class Budget:
 class Budgets:
     """Several budgets at once, such as those of a run and of all runs: a call must fit into all of them."""
 
-    def __init__(self, *budgets: Budget) -> None:
-        self._budgets = tuple(dict.fromkeys(budgets))
+    def __init__(self, *budgets: Budget | Budgets) -> None:
+        alone = (each._budgets if isinstance(each, Budgets) else (each,) for each in budgets)
+        self._budgets: tuple[Budget, ...] = tuple(dict.fromkeys(chain.from_iterable(alone)))
         self._figures = tuple(budget.figures for budget in self._budgets)
 
     def for_run(self) -> Budgets:

@@ -29,7 +29,10 @@ class ServedModel:
 
 
 class ModelCatalog:
-    """Models by name, with their prices. A name that is not in it is looked up once, when it is first used."""
+    """Models by name, with their prices. A name that is not in it is looked up once, when it is first used.
+
+    `others` serves all names that are neither given nor `module:attr`, in place of registered models and litellm.
+    """
 
     def __init__(
         self,
@@ -37,8 +40,10 @@ class ModelCatalog:
         *,
         prices: Prices | None = None,
         timeout_s: float = 120.0,
+        others: Model | None = None,
     ) -> None:
         self.prices = prices or Prices()
+        self._others = others
         self._timeout_s = timeout_s
         self._models: dict[str, ServedModel] = {}
         self._references: dict[str, str] = {}
@@ -129,6 +134,8 @@ class ModelCatalog:
         return self._models[name]
 
     def _find(self, name: str) -> Model:
+        if self._others is not None and not is_reference(name):
+            return self._others
         if name in MODELS:
             registered: Model = MODELS.get(name)()
             return registered

@@ -44,7 +44,7 @@ class Gateway:
 
     The models belong to a `pool` that all runs share. Cache, ledger, budget and seed belong to the gateway: the engine
     makes one for each run with `for_run`. Inside a run, calls of the gateway that a judge or a stage was built with are
-    answered by the gateway of the run.
+    answered by the gateway of the run. `others` serves all names that are not in `models`.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Gateway:
         max_output_tokens: int = 4096,
         seed: int = 0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        others: Model | None = None,
     ) -> None:
         if budget is not None and not isinstance(budget, Budget | Budgets):
             raise SetupError(f"the budget of a gateway is {shorten(budget)}; give a Budget, such as Budget(max_usd=2)")
@@ -81,6 +82,7 @@ class Gateway:
             concurrency=concurrency,
             timeout_s=timeout_s,
             sleep=sleep,
+            others=others,
         )
         self.shared_cache = cache
         """The cache of all runs, if one was given. Otherwise each run has its own."""
@@ -107,6 +109,13 @@ class Gateway:
         run.seed = self.seed if seed is None else seed
         run._home = HomeLoop()
         return run
+
+    def for_configuration(self, *, budget: Budget | Budgets | None, seed: int) -> Gateway:
+        """A gateway with the same models, limits and shared cache, for runs with another budget and seed."""
+        other = self._derive()
+        other.budget, other.seed = budget, seed
+        other._home = HomeLoop(outlives_callers=False)
+        return other
 
     def with_seed(self, seed: int) -> Gateway:
         """The same gateway with another seed."""

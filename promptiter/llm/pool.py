@@ -20,7 +20,7 @@ from promptiter.errors import ModelTimeoutError, SetupError
 from promptiter.llm.attempts import CallAttempts
 from promptiter.llm.catalog import ModelCatalog
 from promptiter.llm.messages import ModelReply, ModelRequest
-from promptiter.llm.models import GivenModel
+from promptiter.llm.models import GivenModel, Model
 from promptiter.llm.options import OUTPUT_BOUNDS, count_choices
 from promptiter.llm.prices import Prices
 from promptiter.llm.rate import Grant, RateLimit
@@ -54,9 +54,10 @@ class ModelPool:
         concurrency: int = CONCURRENCY,
         timeout_s: float = 120.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        others: Model | None = None,
     ) -> None:
         self.redactor = redactor or Redactor(secrets_from_environment(os.environ))
-        self.catalog = ModelCatalog(models, prices=prices, timeout_s=timeout_s)
+        self.catalog = ModelCatalog(models, prices=prices, timeout_s=timeout_s, others=others)
         self.redactor.learn(self.catalog.secrets())
         self.timeout_s = timeout_s
         self._rates = dict(rates or {})

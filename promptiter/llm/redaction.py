@@ -213,7 +213,7 @@ def _mask_under(key: str, text: str) -> str:
     """The text below a key of a JSON object, or the mask if the key names a secret."""
     name = key.lower().replace("-", "_")
     if name.endswith(_SECRET_NAMES + _SECRET_HEADERS):
-        return MASK if text else text
+        return MASK if text and not _VARIABLE.fullmatch(text) else text
     return MASK if name.endswith(_OPAQUE_NAMES) and _OPAQUE.fullmatch(text) else text
 
 
@@ -273,6 +273,8 @@ _SESSION_MARK = SESSION_PREFIX.encode()
 _known_anywhere: set[str] = set()
 """The secrets of all redactors of this process, for `process_redactor`."""
 
+_VARIABLE = re.compile(r"(?:[A-Za-z]+ )?\$\{\w+\}")
+"""Where a secret is read from, such as `Bearer ${TOKEN}`."""
 _WORD = re.compile(r"[^\W\d_]{1,12}")
 _PLACEHOLDERS = frozenset(
     (

@@ -28,8 +28,8 @@ def hide_named_secrets(values: Mapping[str, Json], environ: Mapping[str, str]) -
     return dict(map_texts_by_name(dict(values), hide))
 
 
-def _expand_variables(text: str, info: ValidationInfo) -> str:
-    return _expand(text, _get_environ(info))
+def _expand_text(text: str, info: ValidationInfo) -> str:
+    return expand_variables(text, _get_environ(info))
 
 
 def _read_secret(value: Json, info: ValidationInfo) -> Secret | None:
@@ -53,12 +53,14 @@ def _read_secret_values(value: Json, info: ValidationInfo) -> dict[str, Json]:
 
 
 def _hide(text: str, environ: Mapping[str, str]) -> Secret:
-    value = _expand(text, environ)
+    value = expand_variables(text, environ)
     parts = tuple(environ[name] for name in _VARIABLE.findall(text))
     return Secret(value, source=text if _VARIABLE.fullmatch(text) else MASK, parts=parts)
 
 
-def _expand(text: str, environ: Mapping[str, str]) -> str:
+def expand_variables(text: str, environ: Mapping[str, str]) -> str:
+    """The text with every `${VAR}` replaced. ValueError if one is not set."""
+
     def look_up(variable: re.Match[str]) -> str:
         if variable[1] not in environ:
             raise ValueError(f"the environment variable {variable[1]!r} is not set; export it")
@@ -73,12 +75,12 @@ def _get_environ(info: ValidationInfo) -> Mapping[str, str]:
 
 
 def _check_variables(text: str, info: ValidationInfo) -> str:
-    _expand(text, _get_environ(info))
+    expand_variables(text, _get_environ(info))
     return text
 
 
 CheckedText = Annotated[str, AfterValidator(_check_variables)]
 """A text whose `${VAR}` must be set. It stays as it is, so that no file gets the value."""
-ExpandedText = Annotated[str, AfterValidator(_expand_variables)]
+ExpandedText = Annotated[str, AfterValidator(_expand_text)]
 SecretText = Annotated[InstanceOf[Secret] | None, BeforeValidator(_read_secret, json_schema_input_type=str | None)]
 SecretValues = Annotated[dict[str, Any], BeforeValidator(_read_secret_values, json_schema_input_type=dict[str, Any])]

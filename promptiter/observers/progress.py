@@ -28,14 +28,14 @@ LABEL_WIDTH = 12
 class RunProgress:
     """An Observer that shows a run on a console: `with RunProgress() as progress: ...`.
 
-    `spent` returns the cost of model calls so far.
+    `spent` returns the cost of model calls so far; None if it is unknown.
     """
 
     def __init__(
         self,
         console: Console | None = None,
         *,
-        spent: Callable[[], Spending] = lambda: NOTHING,
+        spent: Callable[[], Spending | None] = lambda: NOTHING,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.console = console or SafeConsole(stderr=True, highlight=False)

@@ -185,13 +185,13 @@ class ProgressState:
         row.add_row(*cells)
         return row
 
-    def render_figures(self, spent: Spending, seconds: float) -> Text:
+    def render_figures(self, spent: Spending | None, seconds: float) -> Text:
         """The scores so far, the cost, and the time."""
         parts = []
         if self.best is not None:
             parts.append(f"best {self.best:.3f} (baseline {format_score(self.baseline)})")
-        parts.append(plural(spent.calls, "call"))
-        parts.append(_cost(spent))
+        if spent is not None:
+            parts += [plural(spent.calls, "call"), _cost(spent)]
         parts.append(_clock(seconds))
         if (left := self._seconds_left(seconds)) is not None:
             parts.append(f"up to about {_clock(left)} left")

@@ -7,6 +7,7 @@ so the result of ten thousand rounds takes no more memory than that of ten.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
 from typing import overload
@@ -42,8 +43,11 @@ def fold_lazily(events: EventReader) -> RunResult:
 
 
 def build_result(state: RunState, events: EventReader) -> RunResult:
-    """Return the result of a state that has taken all these events, without reading them again."""
-    return replace(state.run, rounds=LazyRounds(events, state.run, state.index))
+    """Return the result of a state that has taken all these events, without reading them again.
+
+    The state may take more events afterwards; the result stays as it is.
+    """
+    return replace(state.run, rounds=LazyRounds(events, state.run, deepcopy(state.index)))
 
 
 class LazyRounds(Sequence[RoundResult]):

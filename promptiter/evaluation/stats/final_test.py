@@ -289,10 +289,10 @@ def describe_gain(look: Look) -> str:
 
 
 def describe_p_value(look: Look) -> str:
-    """`p = 0.003 <= 0.01, the first look's share of alpha 0.05, after 2 repeats`."""
+    """`p = 0.003 <= 0.01 (the limit for the first look, 0.05 for all looks) after 2 repeats`."""
     total = look.alpha if look.total_alpha is None else look.total_alpha
     ordinal = _ORDINALS[look.number - 1] if look.number <= len(_ORDINALS) else f"{look.number}th"
-    share = "" if math.isclose(total, look.alpha) else f", the {ordinal} look's share of alpha {total:g},"
+    share = "" if math.isclose(total, look.alpha) else f" (the limit for the {ordinal} look, {total:g} for all looks)"
     return f"{compare_p_value(look.p_value, look.alpha)}{share} after {plural(look.repeats, 'repeat')}"
 
 

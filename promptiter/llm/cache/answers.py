@@ -40,6 +40,7 @@ class Answers:
         self.cache = cache
         self.ledger = ledger
         self.in_flight = CallsInFlight()
+        self._stored: set[int] = set()  # hashes of the calls that were made here and whose answers are stored
         self._redactor = redactor
         self._paid_since: int | None = None
         self._paid: set[int] = set()  # hashes of the calls made since then: a large evaluation makes many
@@ -72,7 +73,9 @@ class Answers:
             answer, paid = await self._make(call, make)
             if self._paid_since is not None:
                 self._paid.add(hash(call.key))
-            return await self.cache.put(call.key, answer, paid=paid)
+            stored = await self.cache.put(call.key, answer, paid=paid)
+            self._stored.add(hash(call.key))
+            return stored
 
         return await self.in_flight.start(call.key, make_and_store).join()
 
@@ -83,6 +86,8 @@ class Answers:
         known = await self.cache.get(key)
         if known is None and (flight := self.in_flight.find(key)) is not None:  # an equal call started meanwhile
             return await flight.join()
+        if known is None and hash(key) in self._stored:  # an equal call started and ended meanwhile
+            return await self.cache.get(key)
         return known
 
     async def _was_paid(self, key: CacheKey) -> bool:
