@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -8,11 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.database_servers import find_mariadb, use_server
 from traces.files import pause_gc
 
 # Machines are noisy: a slow example is not a failure. The examples are the same every time, in CI and on a laptop.
 settings.register_profile(
-    "steady", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "steady", deadline=None, derandomize=True, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("quick", settings.get_profile("steady"), max_examples=10)  # for `make quick`
 settings.load_profile("steady")
@@ -46,3 +48,25 @@ def hear_signals() -> Iterator[None]:
     yield
     signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGHUP, hung_up)
+
+
+@pytest.fixture(scope="session")
+def postgresql_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A database of a real PostgreSQL."""
+    with use_server("postgresql", _share(tmp_path_factory) / "postgresql") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def mariadb_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A database of a real MariaDB."""
+    if find_mariadb() is None:
+        pytest.skip("MariaDB is not installed; run: apt-get install mariadb-server")
+    with use_server("mariadb", _share(tmp_path_factory) / "mariadb") as url:
+        yield url
+
+
+def _share(factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this test run share."""
+    own = factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own

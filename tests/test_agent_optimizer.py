@@ -476,6 +476,7 @@ async def test_callbacks_see_evaluations_and_observers_see_events(bot: PromptBot
     assert watcher.events[0].type == "run_started"
 
 
+@pytest.mark.long
 async def test_verbose_is_silent_shows_progress_or_also_the_log_of_gepa(
     bot: PromptBot, capsys: pytest.CaptureFixture[str]
 ) -> None:

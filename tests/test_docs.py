@@ -25,10 +25,17 @@ from typing import Any
 import pytest
 
 from promptiter.cli import main
+from tests.marks import take_some
 from tests.pages import Block, Output, blocks, check_output
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LONG = (
+    *("runs", "server", "ci", "black-box-agents", "extending", "learning", "comparing-searches", "manager"),
+    *("optimization", "from-holodeck", "observers"),
+)
+"""Pages whose commands take several seconds."""
+SHORT = [page for page in PAGES if page.stem not in LONG]
 EXAMPLES = sorted((ROOT / "examples").rglob("README.md"))
 """Their commands are run by test_examples.py."""
 
@@ -75,7 +82,7 @@ def forget_imports(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", take_some(PAGES, SHORT), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_of_the_page_runs(page: Path, folder: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):

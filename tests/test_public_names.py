@@ -27,11 +27,12 @@ RunRequest RunResult Score Session SetupError StopPolicy Search StructureSnapsho
 Tool build_eval_set build_metrics compare_profiles instrument list_runs load_agent load_eval_config load_eval_set
 load_evaluation load_run optimize resume_run
 """
-NAMESPACES = "agents backprop endpoint evaluation llm observers offline policies runs search stages"
+NAMESPACES = "agents backprop endpoint evaluation llm observers offline policies runs search server stages"
 COMMANDS = (
-    "apply, cache clear, cache stats, check, compare, describe, evaluate, gate, gateway, init, learn, noise, rejudge, "
-    "report, rerun, restore, resume, run, runs, schema, show, test optimize, test run, trace export, trace import, "
-    "trace show, trace stats, trace structure, trace to-evalset, try"
+    "agent serve, apply, cache clear, cache stats, check, compare, db sql, db upgrade, describe, evaluate, export, "
+    "gate, gateway, init, learn, noise, rejudge, report, rerun, restore, resume, run, runs, schema, serve, show, stop, "
+    "test optimize, test run, token, trace export, trace import, trace show, trace stats, trace structure, "
+    "trace to-evalset, try"
 )
 
 
@@ -93,6 +94,11 @@ def find_loaded(code: str, modules: list[str]) -> list[str]:
 def test_importing_loads_nothing_heavy() -> None:
     heavy = ["networkx", "pydantic", "opentelemetry", "litellm", "rich", "typer", "orjson", "google", "asyncio"]
     assert find_loaded("import promptiter, traces", heavy) == []
+
+
+@pytest.mark.slow
+def test_a_client_needs_no_package_of_servers() -> None:
+    assert find_loaded("from promptiter.server import AsyncClient, Client", ["fastapi", "starlette", "uvicorn"]) == []
 
 
 @pytest.mark.slow

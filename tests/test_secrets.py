@@ -321,6 +321,7 @@ def cancel_last_command(process: subprocess.Popen[bytes], server: Gossip, errors
     return process.wait(timeout=LONGEST_S)
 
 
+@pytest.mark.long
 def test_no_secret_leaves_the_commands(tmp_path: Path) -> None:
     commands = [
         (["run", "broken.yaml"], IN_RUN, 2),

@@ -17,7 +17,8 @@ from tests.worlds.desk import Watcher
 from tests.worlds.desk_stages import engine
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("promptiter", *(f"promptiter.{name}" for name in ("backprop", "evaluation", "policies", "stages", "runs")))
+NAMES = ("backprop", "evaluation", "policies", "stages", "runs", "manager", "server.application")
+PACKAGES = ("promptiter", *(f"promptiter.{name}" for name in NAMES))
 SCHEMA = orjson.loads((ROOT / "promptiter/config/promptiter.schema.json").read_bytes())
 
 

@@ -103,7 +103,7 @@ def test_the_nightly_run_ends_in_one_commit_with_the_new_prompts(job: Job) -> No
     assert job.git("status", "--short") == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_night_without_an_improvement_is_neither_a_failure_nor_a_commit(job: Job) -> None:
     agent = job.folder / "agent.py"
     agent.write_text(agent.read_text().replace("the order id", "the order id and the city"))
@@ -114,7 +114,7 @@ def test_a_night_without_an_improvement_is_neither_a_failure_nor_a_commit(job: J
     assert not job.output.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_cases_are_tests_of_a_pull_request(job: Job) -> None:
     tests, _ = list_steps("pull_request.yml")
     assert "pass rate 0.500" in job.run(tests["run"])

@@ -87,7 +87,7 @@ async def evaluate(executor: Executor, *texts: str, **options: Any) -> Evaluatio
     return await make_evaluator(executor, **options).evaluate(misbehave, letters(*texts))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_process_that_dies_twice_gives_an_error_and_the_others_go_on(processes: ProcessExecutor) -> None:
     found = await evaluate(processes, "leave 7", "signal SIGKILL", "signal SIGSEGV", "hello", "world")
     errors = {row.case_id: str(row.error) for row in found.rows if row.error}
@@ -259,7 +259,7 @@ async def test_an_agent_of_a_factory_is_made_by_it_in_the_worker(reference: str,
     assert found.rows[0].output == "made x"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_each_job_runs_in_a_process_that_knows_nothing_but_its_bytes() -> None:
     expected = await office.make_evaluator().evaluate(office.agent, office.CASES)
     evaluator = office.make_evaluator(FreshProcesses())

@@ -86,7 +86,7 @@ async def ask_all(door: Gateway) -> Counter[str]:
 @pytest.mark.parametrize("kind", ["all", *(pytest.param(kind, marks=pytest.mark.long) for kind in ONE_CAP)])
 @pytest.mark.parametrize(
     ("settings", "timeout_s"),
-    [({}, 10.0), ({"reports_usage": False}, 10.0), ({"slow_s": 3.0}, 1.0)],
+    [({}, 10.0), ({"reports_usage": False}, 10.0), pytest.param({"slow_s": 3.0}, 1.0, marks=pytest.mark.long)],
     ids=["faults", "no usage", "timeouts"],
 )
 async def test_what_the_server_bills_is_never_above_a_cap(

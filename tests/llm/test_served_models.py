@@ -62,6 +62,7 @@ def gateway(url: str, *names: str) -> Gateway:
     return Gateway(models={name: LiteLLMModel(api_base=url, api_key="sk-house") for name in names})
 
 
+@pytest.mark.long
 def test_a_misspelled_name_is_found_before_a_run_without_a_call_of_a_model() -> None:
     models = ModelList("tiny", "expert")
     with serve(models) as url:
@@ -71,6 +72,7 @@ def test_a_misspelled_name_is_found_before_a_run_without_a_call_of_a_model() -> 
     assert models.received == ["GET /v1/models HTTP/1.1"] * 2
 
 
+@pytest.mark.long
 def test_a_model_that_passed_is_not_checked_again() -> None:
     models = ModelList("tiny")
     with serve(models) as url:

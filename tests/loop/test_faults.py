@@ -61,7 +61,8 @@ async def optimize(made: Scenario, model: Model, expert: Model, *, with_models: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("with_models", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("with_models", [False, True])
 async def test_faults_of_the_server_do_not_change_the_result(with_models: bool) -> None:
     made = take_cases(make_scenario("two_masked", 0), 4, 3)
     reliable = await optimize(made, made.model, Expert(made).model, with_models=with_models)

@@ -49,7 +49,7 @@ async def test_a_walk_finds_the_faults_of_the_small_worlds(name: str) -> None:
     assert (await optimize_world(world, blame=LLMBackwarder(EXPERT))).changed == world.faulty
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_the_fault_of_a_long_loop_is_fixed_though_its_trace_is_cut_to_fit() -> None:
     world = make_exit_loop_world(1, most=60)
     blame = LLMAttributor(EXPERT, max_prompt_tokens=4_000)

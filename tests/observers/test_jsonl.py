@@ -57,6 +57,7 @@ def test_a_file_can_hold_several_runs(tmp_path: Path) -> None:
     assert len(ends) == len({result.run_id for result in results})
 
 
+@pytest.mark.long
 def test_the_stream_is_standard_output(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.worlds.starter import SmallShop; "

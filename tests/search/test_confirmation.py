@@ -220,7 +220,7 @@ async def test_a_candidate_for_few_cases_is_validated_twice_before_it_is_rejecte
     assert (first.profile, first.decision.accepted, second.decision.accepted) == (second.profile, False, True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_resumed_run_ends_as_one_that_was_not_interrupted() -> None:
     slips = {("validation-1", 0): "draft", ("train-9", 0): "draft", ("train-9", 1): "polish"}
     asked, whole, trace_store = request(common=16, rare=2), MemoryJournal(), FileTraceStore()

@@ -186,7 +186,7 @@ async def test_the_result_does_not_depend_on_concurrency() -> None:
     assert found[0][0] == found[1][0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_run_resumes_from_every_event_with_the_same_result() -> None:
     whole = MemoryJournal()
     options = {"module_selector": "blame", "use_merge": True, "merge_val_overlap_floor": 2}

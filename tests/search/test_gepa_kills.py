@@ -19,7 +19,6 @@ from promptiter.policies.final_test import FinalTest
 from promptiter.runlog.results import RunResult
 from promptiter.runs.directory import RunDirectory
 from promptiter.testing.store_hooks import Killed
-from tests.marks import take_some
 from tests.worlds.results import drop_measured, read_unmeasured
 from tests.worlds.starter import How, kill_runs_at
 from tests.worlds.two_cares import Editor, answer, build_engine, build_merging_search, build_request, is_fair
@@ -66,7 +65,8 @@ def count_answers(folder: Path) -> int:
     return count
 
 
-@pytest.mark.parametrize("chunk", take_some(range(CHUNKS)))
+@pytest.mark.long
+@pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_gepa_run_resumes_from_every_event(chunk: int, whole: Path, tmp_path: Path) -> None:
     events = len(read_events(whole))
     for seq in range(chunk, events, CHUNKS):
@@ -87,7 +87,8 @@ run(Path(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("seed", take_some(("0", "1", "2"), ("1",)))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", ["0", "1", "2"])
 def test_another_process_makes_the_same_run(seed: str, whole: Path, tmp_path: Path) -> None:
     """The order of sets of names differs there."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed}

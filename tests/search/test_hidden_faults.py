@@ -169,7 +169,7 @@ async def test_a_pass_that_makes_the_cases_worse_is_left_out() -> None:
     assert [str(change.after).endswith("Be careful.") for change in result.changes] == [True]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("faults", "passes"), [(2, 1), (5, 3)])
 async def test_a_resumed_run_ends_as_one_that_was_not_interrupted(faults: int, passes: int) -> None:
     whole, trace_store = MemoryJournal(), FileTraceStore()

@@ -149,7 +149,7 @@ async def test_a_surface_that_no_run_reads_costs_nothing_and_is_unchanged() -> N
     assert not [e for e in watcher.events if e.type == "evaluation_started" and e.phase == "rerun"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("large", [1.0, 0.9])
 async def test_a_resumed_run_ends_like_an_uninterrupted_one(large: float) -> None:
     asked = request(train=shop.eval_set("train", 4), validation=shop.eval_set("validation", 4))

@@ -120,7 +120,7 @@ async def test_after_two_rejections_a_round_starts_from_an_earlier_accepted_prof
         assert last.candidate.parents == (result.initial_profile.digest,)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("is_dead_end", [False, True])
 async def test_a_resumed_run_ends_as_one_that_was_not_interrupted(is_dead_end: bool) -> None:
     def make_engine(optimizer: Writes) -> Engine:

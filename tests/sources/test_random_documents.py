@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,8 @@ from promptiter.sources.python_literal import PythonLiteral
 from promptiter.sources.yaml_field import YamlField
 from tests.sources.test_round_trip import TEXT
 from traces.model import Json
+
+pytestmark = pytest.mark.slow
 
 KEYS = st.one_of(st.sampled_from(["a", "b", "prompt", "x.y", "1", "yes", "é", "a b"]), st.text(min_size=1, max_size=3))
 LEAVES = st.one_of(TEXT, st.integers(-9, 9), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False))

@@ -271,7 +271,7 @@ def count_points(most: int) -> Callable[[ModelRequest], str]:
     return reply
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "words", "limit"), [(10_000, 8, MAX_PROMPT_TOKENS), (2_000, 90, 2_500)])
 async def test_ten_thousand_gradients_fit_and_take_a_bounded_number_of_calls(
     count: int, words: int, limit: int
@@ -335,7 +335,7 @@ def test_batches_keep_all_points_in_order_and_fit(lengths: list[int], limit: int
     assert all(len(batch) > 1 for batch in batches[:-1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_faults_of_a_real_server_change_no_signal() -> None:
     def respond(body: dict[str, Any]) -> str:
         shown = body["messages"][1]["content"]

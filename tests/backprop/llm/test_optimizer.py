@@ -270,7 +270,7 @@ async def test_a_rejection_changes_the_question() -> None:
     assert len(model.requests) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_faults_of_a_real_server_change_no_patch() -> None:
     def respond(body: dict[str, Any]) -> str:
         shown = body["messages"][1]["content"]

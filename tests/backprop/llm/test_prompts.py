@@ -271,7 +271,7 @@ def test_a_step_without_a_blamable_surface_is_asked_about_its_predecessors_only(
     assert '"packets": [{"predecessor": "P1"' in rules
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_process_renders_the_same_bytes() -> None:
     given = "import sys; from tests.backprop.llm.test_prompts import prompts"
     code = f"{given}; sys.stdout.buffer.write(repr(prompts()).encode())"

@@ -549,7 +549,7 @@ def judge_answer(body: dict[str, Any]) -> str:
     return verdicts(polite=True if number % 2 else f"{number} is rude", short=True if number % 3 else "long")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @LITELLM_WARNS
 async def test_faults_in_a_third_of_the_calls_change_no_score() -> None:
     async def scores(server: LoopbackServer) -> list[Any]:

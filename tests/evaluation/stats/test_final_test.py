@@ -51,7 +51,8 @@ def test_a_large_gain_is_shown_after_the_first_block() -> None:
     assert result.gain == pytest.approx(5 / 6)
     assert result.p_value == pytest.approx(25 / 6 / 6**5)
     assert result.reason == (
-        "gain +0.833 (95% interval +0.499 to +1.000), p = 0.00054 <= 0.01, the first look's share of alpha 0.05, after "
+        "gain +0.833 (95% interval +0.499 to +1.000), p = 0.00054 <= 0.01 "
+        "(the limit for the first look, 0.05 for all looks) after "
         "2 repeats; the profiles behave differently, for the better; failures rarer than about 3 in 12 runs would not "
         "have been seen"
     )
@@ -62,7 +63,8 @@ def test_a_look_that_shows_too_little_needs_the_next_block() -> None:
     first = decide_for_these_cases([case.first(2) for case in some])
     assert (first.outcome, first.needed_repeats) == ("open", 2)
     assert first.reason.endswith(
-        "p = 0.12 > 0.01, the first look's share of alpha 0.05, after 2 repeats; block 2 of 4 has not been run"
+        "p = 0.12 > 0.01 "
+        "(the limit for the first look, 0.05 for all looks) after 2 repeats; block 2 of 4 has not been run"
     )
     second = decide_for_these_cases([case.first(5) for case in some])
     assert (second.outcome, second.needed_repeats, len(second.looks)) == ("open", 1, 2)
@@ -81,7 +83,8 @@ def test_a_gain_within_the_noise_is_not_shown() -> None:
     result = decide_for_these_cases(cases(2, (0, 1, 0, 1, 0, 1), (1, 1, 0, 1, 0, 1)))
     assert (result.outcome, len(result.looks), result.needed_repeats) == ("not_shown", 3, 0)
     assert result.reason == (
-        "gain +0.167 (95% interval -0.277 to +0.690), p = 0.34 > 0.015, the third look's share of alpha 0.05, after 6 "
+        "gain +0.167 (95% interval -0.277 to +0.690), p = 0.34 > 0.015 "
+        "(the limit for the third look, 0.05 for all looks) after 6 "
         "repeats"
     )
 
@@ -93,7 +96,7 @@ def test_a_promising_gain_is_tested_with_an_extra_block() -> None:
     assert third.looks[-1].p_value == pytest.approx(0.26, abs=0.01)
     result = decide_for_these_cases(some)
     assert (result.outcome, [look.repeats for look in result.looks]) == ("shown", [2, 4, 6, 16])
-    assert "<= 0.02, the fourth look's share of alpha 0.05, after 16 repeats" in result.reason
+    assert "<= 0.02 (the limit for the fourth look, 0.05 for all looks) after 16 repeats" in result.reason
     assert decide_for_these_cases([case.first(16) for case in cases(3, (0, 1) * 8, (1, 1, *(0, 1) * 7))]).outcome == (
         "not_shown"
     )

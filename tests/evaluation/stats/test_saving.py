@@ -29,7 +29,7 @@ def test_a_clear_saving_is_shown() -> None:
     assert result.is_shown
     assert result.gain == pytest.approx(0.5, abs=0.15)
     assert "fewer tokens (95% interval " in result.reason
-    assert "the first look's share of alpha 0.05" in result.reason
+    assert "the limit for the first look, 0.05 for all looks" in result.reason
     assert result.reason.endswith(
         "; runs of over twice the tokens, rarer than about 3 in 24 runs, would not have been seen"
     )

@@ -21,7 +21,6 @@ from promptiter.runs.directory import RunDirectory
 from promptiter.search.descent.search import CoordinateDescent
 from promptiter.stages.diagnosis import ApplyRequest, DiagnoseRequest, Diagnosis, TextEdit
 from promptiter.testing.store_hooks import Killed
-from tests.marks import take_some
 from tests.worlds.quadratic_world import QuadraticAgent, ReasonReader, RuleAdder, build_engine, build_request
 from tests.worlds.results import read_unmeasured
 from tests.worlds.starter import How, kill_runs_at
@@ -92,7 +91,8 @@ def count_events(folder: Path, *types: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", take_some(range(CHUNKS)))
+@pytest.mark.long
+@pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_coordinate_descent_resumes_from_every_event(chunk: int, whole: tuple[Path, int, int], tmp_path: Path) -> None:
     folder_of_whole, case_runs, calls = whole
     events = len(read_events(folder_of_whole))
