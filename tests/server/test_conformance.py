@@ -1,8 +1,8 @@
 """The HTTP API is what its OpenAPI document says: schemathesis tries it, at a real server.
 
-The server has runs that have ended and one in progress, whose ids schemathesis knows. Whoever waits for a run of the slow
-app gets the documented 504. To see what it has found, or to
-look for more, run `schemathesis run URL --config-file FILE` with a configuration as below.
+The server has runs that have ended and one in progress, whose ids schemathesis knows. A request that waits for a run of
+the slow app gets the documented 504. To see what schemathesis has found, or to look for more, run
+`schemathesis run URL --config-file FILE` with a configuration as below.
 """
 
 from __future__ import annotations
