@@ -128,15 +128,15 @@ def test_a_server_that_was_suspended_writes_no_more_to_runs_that_another_has_tak
             assert held
             with second.client() as other:
                 wait_until(lambda: not held & {r for r, pid in desk.find_holders().items() if pid == first.process.pid})
+                open_calls = desk.count().open_calls  # the second server repeats those, even if they are answered late
                 first.send(signal.SIGCONT)
                 assert [other.wait(run_id) for run_id in ids] == expected
             assert [client.wait(run_id) for run_id in ids] == expected
         assert "taken over" in first.output.read_text(encoding="utf-8")
         for each in (first, second):
             assert each.end(signal.SIGTERM) == 0
-        account = desk.count(has_late_answers=True)
-        assert account.answers == answers
-        assert answers <= desk.count_arrivals() <= answers + account.open_calls
+        assert desk.count(has_late_answers=True).answers == answers
+        assert answers <= desk.count_arrivals() <= answers + open_calls
 
 
 def test_a_server_that_is_stopped_leaves_its_runs_to_the_next_at_once(
@@ -181,7 +181,7 @@ def test_an_outage_of_the_database_ends_no_run(whole: tuple[list[RunResult], int
                 assert [client.wait(run_id) for run_id in ids] == expected
                 account = desk.count()
                 assert account.answers == answers
-                assert answers <= desk.count_arrivals() <= answers + account.open_calls
+                assert answers <= desk.count_arrivals() <= account.attempts
             assert server.end(signal.SIGTERM) == 0
     finally:
         database.stop()
