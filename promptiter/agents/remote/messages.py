@@ -125,7 +125,7 @@ class RunDocument(WireObject):
     seed: int = 0
     """The seed of the run of promptiter, for agents that draw random numbers."""
     deadline_s: float | None = None
-    """After this many seconds, nobody waits for the answer."""
+    """The caller stops waiting for the answer after this many seconds."""
     models: ModelAccess | None = None
     """Where to call models. Without it, the agent calls them as it does in production."""
 

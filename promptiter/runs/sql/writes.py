@@ -1,7 +1,7 @@
 """What a run writes, and how several writes become one transaction.
 
 A write that is refused does not disturb the others. Every row has a key that its writer chose, so writes can be applied
-again if the connection was lost and nobody knows whether they were committed.
+again if the connection was lost before the commit was confirmed.
 """
 
 from __future__ import annotations
