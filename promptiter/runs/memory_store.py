@@ -93,9 +93,10 @@ class MemoryStore:
         self._find(run_id).is_cancel_requested = False
 
     async def delete(self, run_id: str) -> None:
-        holder = self._find(run_id).find_holder(self._now)
-        if holder is not None:
+        run = self._find(run_id)
+        if (holder := run.find_holder(self._now)) is not None:
             raise RunLockedError(f"the run {run_id!r} is locked by process {holder.pid}: it is open")
+        run.lease, run.holder = None, None  # a suspended holder writes no more
         del self._runs[run_id]
 
     def _find(self, run_id: str) -> _RunData:
@@ -204,9 +205,11 @@ class _Lease:
         )
 
     def renew(self) -> None:
-        """Extend the lease. RunLockedError if the run was opened again since it expired."""
+        """Extend the lease. RunLockedError if the run was opened again since it expired, or was deleted."""
         if self.run.lease is not self or self.run.holder is None:
-            raise RunLockedError(f"the run {self.run.header.run_id!r} was taken over; this process stops working on it")
+            raise RunLockedError(
+                f"the run {self.run.header.run_id!r} was taken over or deleted; this process stops working on it"
+            )
         self.run.holder = replace(self.run.holder, expires_at=self._now() + self._lease_s)
 
     async def keep_renewing(self) -> None:

@@ -85,7 +85,10 @@ class Store(Protocol):
         ...
 
     async def delete(self, run_id: str) -> None:
-        """Delete a run; RunLockedError if a process works on it. Its uses of cases stay."""
+        """Delete a run; RunLockedError if a process works on it. Its uses of cases stay.
+
+        Views and a suspended holder of it may be left over: a new run shares nothing with them.
+        """
         ...
 
 

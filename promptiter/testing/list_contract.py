@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-from promptiter.errors import RunCancelledError, RunEndedError, RunLockedError, SetupError
+from promptiter.errors import PromptiterError, RunCancelledError, RunEndedError, RunLockedError, SetupError
+from promptiter.evaluation.trace_store import encode_trace
 from promptiter.runlog.case_uses import CaseUse
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import Event
@@ -13,6 +15,8 @@ from promptiter.runlog.results import Status
 from promptiter.runs.run_list import RunQuery
 from promptiter.runs.store import Store
 from promptiter.testing.store_hooks import (
+    EXPIRED_S,
+    REPLY,
     Clock,
     StoreHooks,
     ask,
@@ -21,6 +25,9 @@ from promptiter.testing.store_hooks import (
     list_events,
     make_event,
     make_header,
+    make_key,
+    make_receipt,
+    make_trace,
     wait_until,
 )
 
@@ -179,6 +186,33 @@ class CancelContract(StoreHooks):
         view = await store.view("a")
         assert await list_events(view.read()) == []
         assert (await view.read_ledger()).total.calls == 0
+
+    @in_event_loop
+    async def test_a_new_run_shares_nothing_with_one_that_was_deleted(self, tmp_path: Path) -> None:
+        clock = Clock()
+        store = self.make_store(tmp_path, clock)
+        async with self.open_new_run(tmp_path, clock) as former:
+            view = await store.view("a")
+            clock.time += EXPIRED_S
+            self.suspend_holder(tmp_path, "a")
+            other = self.make_store(tmp_path, clock)
+            await other.delete("a")
+            shop = other.for_app("shop")
+            await shop.create(make_header("b"))
+            async with shop.open("b") as run:
+                await run.journal.append(make_event(0))
+                assert await list_events(view.read()) == [], "who watched the deleted run sees nothing of the new one"
+                with expect_error(RunLockedError):
+                    await former.journal.append(make_event(1, "of the former holder"))
+                with suppress(PromptiterError):
+                    await former.traces.put(make_trace("of the former holder"))
+                with suppress(PromptiterError):
+                    await former.answers.put(make_key(), REPLY, paid=make_receipt())
+                assert await list_events(run.journal.read()) == [make_event(0)]
+                trace_digest, _ = encode_trace(make_trace("of the former holder"))
+                assert not await run.traces.has(trace_digest)
+                assert await run.answers.get(make_key()) is None
+                assert (await run.answers.ledger()).total.calls == 0
 
 
 def make_end(seq: int, status: Status, *, is_final: bool = False, error: str | None = None) -> Event:
