@@ -13,6 +13,7 @@ store and app continues them, in this process or in another. Several managers sh
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
@@ -48,6 +49,8 @@ from promptiter.runs.stored_run import StoredRun
 from promptiter.runs.stores import prune_runs
 from promptiter.wording import join_names
 from traces import ExecutionTrace
+
+logger = logging.getLogger(__name__)
 
 
 class Manager:
@@ -142,7 +145,10 @@ class Manager:
         """
         managed = self._find(app)
         await managed.store.request_stop(run_id, cancel=True)
-        if (work := managed.works.get(run_id)) is not None:
+        work = managed.works.get(run_id)
+        if work is None or not work.has_begun:  # otherwise its end is logged
+            logger.info("%s: run %s cancelled", managed.app.name, run_id)
+        if work is not None:
             work.task.cancel()
             await asyncio.wait([work.task], timeout=self._close_timeout_s)
         return await self.get(run_id, app=app)
@@ -204,6 +210,7 @@ class Manager:
             raise RunLockedError(f"the run {run_id!r} is in progress; cancel it first")
         await managed.store.delete(run_id)
         managed.forget(run_id)
+        logger.info("%s: run %s deleted", managed.app.name, run_id)
 
     async def watch(self, run_id: str, *, after: int = -1, app: str | None = None) -> AsyncGenerator[Event]:
         """Yield the events of a run as they happen, from the one after a number on, until the run ends.
