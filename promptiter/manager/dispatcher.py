@@ -123,13 +123,15 @@ class Dispatcher:
                 managed.note_failure(run_id, error)
 
     async def _work(self, managed: ManagedApp, run: StoredRun) -> None:
-        """Work on a run when it is its turn, until it ends or is handed over."""
+        """Work on a run when it is its turn, until it ends or is handed over. It may have ended elsewhere by then."""
         work = managed.works[run.run_id]
         try:
             async with self._slots:
                 work.has_begun = True
                 progress = Progress(managed.app.name, managed.outage)
-                outcome = await run.execute(observers=(managed.news, progress), interrupt=work.interrupt)
+                outcome = await run.execute(
+                    observers=(managed.news, progress), interrupt=work.interrupt, only_waiting=True
+                )
                 if not is_outage_of_store(outcome.error):  # it has not ended: it waits for its store
                     logger.info("%s: run %s %s", managed.app.name, run.run_id, describe_end(outcome.result))
                 if outcome.result.is_final:

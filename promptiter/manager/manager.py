@@ -161,8 +161,8 @@ class Manager:
         managed = self._find(app)
         view = await managed.store.view(run_id)
         work = managed.works.get(run_id)
-        has_begun = await view.find_holder() is not None if work is None else work.has_begun
-        if not has_begun:
+        has_begun = work is not None and work.has_begun
+        if not has_begun and await view.find_holder() is None:
             return await self.cancel(run_id, app=app)
         await managed.store.request_stop(run_id)
         return await managed.read_result(view)
@@ -184,6 +184,8 @@ class Manager:
     async def resume(self, run_id: str, *, app: str | None = None) -> RunResult:
         """Continue a run that was interrupted, stopped or cancelled, or that failed. RunEndedError if it succeeded.
 
+        It is queued until it is its turn, here or in another process.
+
         RunRefusedError says why a run cannot be continued, such as inputs that have changed.
         """
         self._begin()
@@ -198,7 +200,7 @@ class Manager:
                 if is_outage_of_store(error) or isinstance(error, RunLockedError | UnknownRunError):
                     raise
                 raise RunRefusedError(run_id, describe_refusal(error)) from error
-            await managed.store.withdraw_cancel(run_id)
+            await managed.store.request_resume(run_id)
             managed.refused.pop(run_id, None)
             self._dispatcher.launch(managed, run)
         return await managed.read_result(view)

@@ -82,8 +82,9 @@ RUNS = _table(
 
 A `run_key` is never used again: views and leases of a deleted run may still have it.
 
-`status` is that of the last event; before the first one it is `queued` or `interrupted`. Each opening of a run has a
-`lease_number`, which every append checks. `details` is JSON with what is only shown: cost, stop reason, error.
+`status` is that of the last event; before the first one it is `queued` or `interrupted`, and `queued` if the run is to
+be resumed. Each opening of a run has a `lease_number`, which every append checks. `details` is JSON with what is only
+shown: cost, stop reason, error.
 """
 
 HEADERS = _table(

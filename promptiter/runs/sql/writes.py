@@ -24,11 +24,15 @@ _Key: TypeAlias = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to work on a run. A later one of the same run has a higher number, and ends this one."""
+    """The right to work on a run. A later one of the same run has a higher number, and ends this one.
+
+    `was_waiting` says whether the run was queued or interrupted when the lease was taken.
+    """
 
     run_key: int
     run_id: str
     number: int
+    was_waiting: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
