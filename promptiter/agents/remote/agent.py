@@ -212,9 +212,9 @@ class _Sent:
         return BlackBoxAnswer(
             text=run.output if run.output is not None else to_text(run.data) if run.error is None else "",
             data=run.data,
-            error=run.error,
+            error=None if run.error is None else run.error.build(),
             trace=read_trace(run, given.prompts, nodes=nodes, sender=sender),
-            usage=run.usage,
+            usage=None if run.usage is None else run.usage.build(),
         )
 
     async def _find_access(self, session: EndpointSession) -> ModelAccess | None:
