@@ -225,7 +225,7 @@ def look_up(key: str, name: str, known: Mapping[str, T], problems: list[str]) ->
     if name not in known:
         names = f"; it has {join_names(list(known), limit=5)}" if known else "; none is registered"
         noun = key if key in ("metrics", "judge", "teacher") else "eval set"
-        problems.append(f"{key}: the app has no {noun} {name!r}{nearest(name, list(known)) or names}")
+        problems.append(f"{key}: the app has no {noun} {shorten(name)}{nearest(name, list(known)) or names}")
         return None
     return known[name]
 
