@@ -51,7 +51,7 @@ from promptiter.server.openapi import (
     TOKEN_ERRORS,
     WAIT_ERRORS,
 )
-from promptiter.server.parameters import MAX_NUMBER, Cursor, EventNumber, Time, find_unknown
+from promptiter.server.parameters import MAX_NUMBER, MAX_VALUES, Cursor, EventNumber, Time, find_unknown
 from promptiter.server.responses import ResultResponse, StreamResponse, encode_result
 from promptiter.server.run_files import RunFiles
 from promptiter.server.stream import stream_events
@@ -178,8 +178,8 @@ class Routes:
     async def list_runs(
         self,
         app: str,
-        status: Annotated[list[ListedStatus] | None, Query()] = None,
-        verdict: Annotated[list[Verdict] | None, Query()] = None,
+        status: Annotated[list[ListedStatus], Query(max_length=MAX_VALUES)] = [],  # noqa: B006 - FastAPI copies it
+        verdict: Annotated[list[Verdict], Query(max_length=MAX_VALUES)] = [],  # noqa: B006
         created_from: Time | None = None,
         created_before: Time | None = None,
         text: Annotated[str, Query(max_length=200)] = "",
@@ -188,8 +188,8 @@ class Routes:
     ) -> RunListBody:
         """The runs of an app, newest first."""
         query = RunQuery(
-            statuses=tuple(status or ()),
-            verdicts=tuple(verdict or ()),
+            statuses=tuple(dict.fromkeys(status)),
+            verdicts=tuple(dict.fromkeys(verdict)),
             created_from=_format_time(created_from),
             created_before=_format_time(created_before),
             text=text,
