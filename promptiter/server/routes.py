@@ -6,8 +6,6 @@ With `application` and `parameters`, all that imports fastapi.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from datetime import datetime
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -247,19 +245,17 @@ class Routes:
         """The events of a run as they happen (server-sent events), from the one after a number on."""
         if self.streams >= self.limits.max_streams:
             raise HttpError(429, f"more than {self.limits.max_streams} streams", headers={"Retry-After": "5"})
-        await self.manager.find_run(run_id, app=app)  # 404 before the stream begins
+        self.streams += 1  # at once: others come while this one waits
+        try:
+            await self.manager.find_run(run_id, app=app)  # 404 before the stream begins
+        except BaseException:
+            self.end_stream()
+            raise
         seen = int(last_event_id) if last_event_id else after
+        return StreamResponse(stream_events(self.manager, app, run_id, after=seen), on_end=self.end_stream)
 
-        async def events() -> AsyncGenerator[bytes]:
-            self.streams += 1
-            try:
-                async with aclosing(stream_events(self.manager, app, run_id, after=seen)) as found:
-                    async for each in found:
-                        yield each
-            finally:
-                self.streams -= 1
-
-        return StreamResponse(events())
+    def end_stream(self) -> None:
+        self.streams -= 1
 
     async def get_trace(self, app: str, run_id: str, digest: str) -> Response:
         """One trace of a run, by its digest."""
