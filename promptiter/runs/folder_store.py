@@ -44,6 +44,7 @@ from promptiter.runs.event_file import EventFile
 from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import RunHeader, read_header, write_header
+from promptiter.runs.lock import FILE_NAME as LOCK
 from promptiter.runs.lock import LEASE_S, Holder, RunLock, find_holder
 from promptiter.runs.run_list import (
     WAITING,
@@ -285,7 +286,7 @@ def _read_run(path: Path) -> ListedRun:
         is_cancelled=(path / CANCEL).exists(),
         is_queued=_is_queued(path, last),
     )
-    return listed._replace(run_id=path.name, path=path)
+    return listed._replace(run_id=path.name, path=path, is_abandoned=holder is None and (path / LOCK).exists())
 
 
 def _find_status(path: Path, header: RunHeader, *, is_held: bool) -> ListedStatus:

@@ -72,14 +72,16 @@ class MemoryStore:
         return take_page((self._list_run(self._runs[run_id]) for run_id in wanted), query)
 
     def _list_run(self, run: _RunData) -> ListedRun:
-        return describe_run(
+        holder = run.find_holder(self._now)
+        listed = describe_run(
             run.header,
             _decode(run, -1) if run.events else None,
             spent=run.calls.add_up().total,
-            holder=run.find_holder(self._now),
+            holder=holder,
             is_cancelled=run.is_cancel_requested,
             is_queued=run.is_queued,
         )
+        return listed._replace(is_abandoned=holder is None and run.holder is not None)
 
     @asynccontextmanager
     async def open(self, run_id: str) -> AsyncIterator[MemoryRun]:

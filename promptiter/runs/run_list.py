@@ -53,6 +53,8 @@ class ListedRun(NamedTuple):
     error: str | None = None
     can_resume: bool = False
     is_named: bool = True
+    is_abandoned: bool = False
+    """Whether its process ended without leaving it, so that its lease is left over."""
 
     @property
     def outcome(self) -> Outcome | Literal["unreadable"]:

@@ -59,6 +59,7 @@ def list_row(row: Sequence[Any], *, now: float) -> ListedRun:
         cost_usd=None if has_unknown_cost else spent.get("cost_usd", 0.0),
         duration_s=duration_s,
         holder=holder,
+        is_abandoned=holder is None and holding is not None,
         error=details.get("error") if has_ended else None,
         can_resume=holder is None and not is_final,
         is_named=bool(is_named),
