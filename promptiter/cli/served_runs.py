@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +56,9 @@ class ServedRuns:
     @property
     def name(self) -> str:
         return f"the app {self.app!r} of {self.url}"
+
+    def list_apps(self) -> Sequence[str]:
+        return (self.app,)
 
     def list_runs(self, query: RunQuery) -> RunPage:
         with self.connect() as client:
