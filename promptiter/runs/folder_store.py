@@ -54,6 +54,7 @@ from promptiter.runs.run_list import (
     RunQuery,
     describe_run,
     find_status,
+    number_id,
     take_page,
 )
 from traces import ExecutionTrace
@@ -254,7 +255,7 @@ def create_run_folder(folder: str | os.PathLike[str], header: RunHeader) -> Path
             path.mkdir(parents=True)
         except FileExistsError:
             number += 1
-            path = Path(folder) / f"{header.run_id}~{number}"
+            path = Path(folder) / number_id(header.run_id, number)
         except OSError as error:
             raise SetupError(f"runs: {str(path)!r} cannot be created: {error.strerror or error}") from error
         else:

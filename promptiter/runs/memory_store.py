@@ -36,6 +36,7 @@ from promptiter.runs.run_list import (
     check_not_cancelled,
     describe_run,
     find_status,
+    number_id,
     take_page,
 )
 from traces import ExecutionTrace
@@ -59,7 +60,7 @@ class MemoryStore:
         run_id, number = header.run_id, 1
         while run_id in self._runs:
             number += 1
-            run_id = f"{header.run_id}~{number}"
+            run_id = number_id(header.run_id, number)
         kept = header.model_copy(update={"run_id": run_id})
         self._runs[run_id] = _RunData(kept)
         return kept

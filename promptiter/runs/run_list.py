@@ -181,6 +181,14 @@ def take_page(runs: Iterable[ListedRun], query: RunQuery) -> RunPage:
     return RunPage(tuple(page))
 
 
+def number_id(run_id: str, number: int) -> str:
+    """The id of a run that is the second, third or so with this id: `id~2`, …, `id~9`, `id~~10`.
+
+    There is a tilde for each digit, so the numbers are in the same order as the ids, which databases compare as text.
+    """
+    return run_id if number == 1 else f"{run_id}{'~' * len(str(number))}{number}"
+
+
 def check_not_cancelled(event: Event, *, is_cancelled: bool) -> None:
     """Raise RunCancelledError if an event is the success of a run that was cancelled."""
     if is_cancelled and isinstance(event.payload, RunCompleted) and event.payload.status == "succeeded":
