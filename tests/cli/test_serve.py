@@ -86,6 +86,15 @@ def test_a_token_is_printed_once_and_only_its_hash_is_kept(
     assert "has a token 'ci'" in run("token", "ci", code=2)
 
 
+def test_names_that_a_token_cannot_have_are_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "'' cannot be the name of a token" in run("token", "", code=2)
+    assert "cannot be the name of a token: use 1 to 100 characters" in run("token", "x" * 101, code=2)
+    for app in ("my app", ""):
+        assert f"{app!r} cannot be the name of an app" in run("token", "ci", "--app", app, code=2)
+    assert not Path("tokens.yaml").exists()
+
+
 @pytest.mark.slow
 def test_a_server_says_what_it_serves_logs_runs_and_ends_with_0(desk: Path, run: Run) -> None:
     options = ("--run-timeout-s", "0.001", "--max-streams", "1")
