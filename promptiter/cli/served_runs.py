@@ -35,8 +35,12 @@ class ServedRuns:
 
     @contextmanager
     def connect(self, *, patience_s: float = 0.0) -> Iterator[Client]:
-        """A client. What the caller got wrong is a SetupError, with what to do; other errors of the server stay."""
-        with _explain_refusals(), Client(self.url, app=self.app, token=self.token, patience_s=patience_s) as client:
+        """A client. What the caller got wrong is a SetupError, with what to do; other errors of the server stay.
+
+        With patience, a server that is restarted is waited for. Another client has reached it then.
+        """
+        client = Client(self.url, app=self.app, token=self.token, patience_s=patience_s, was_reached=True)
+        with _explain_refusals(), client:
             yield client
 
     async def watch(
@@ -48,8 +52,9 @@ class ServedRuns:
         on_wait: Callable[[ServerError], None],
     ) -> None:
         """Observe the events of a run as they happen, until it ends. A server that is restarted is waited for."""
+        client = AsyncClient(self.url, app=self.app, token=self.token, on_wait=on_wait, was_reached=True)
         with _explain_refusals():
-            async with AsyncClient(self.url, app=self.app, token=self.token, on_wait=on_wait) as client:
+            async with client:
                 async for event in client.watch(run_id, after=after):
                     await observe(event)
 
