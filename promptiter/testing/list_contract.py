@@ -66,7 +66,7 @@ class ListContract(StoreHooks):
             ]
             assert [(each.rounds, each.calls, each.holder, each.can_resume) for each in page.runs] == [
                 (1, 0, None, True),
-                (0, 0, None, True),
+                (0, 0, None, False),
                 (0, 0, None, True),
                 (1, 1, None, True),
             ]
