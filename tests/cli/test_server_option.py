@@ -192,9 +192,14 @@ def test_wrong_tokens_and_runs_are_explained(
     assert "answered 403: the token lacks the scope 'run'; ask for a token with more rights" in refused
     assert finished in run("runs", "--app", "desk", "--token-file", "token")
     monkeypatch.delenv("PROMPTITER_TOKEN")
-    assert "a token is required" in run("runs", "--app", "desk", code=2)
+    shown = run("runs", "--app", "desk", code=2)
+    assert "a token is required" in shown
+    assert "set PROMPTITER_TOKEN, or give --token-file FILE" in shown
     monkeypatch.setenv("PROMPTITER_TOKEN", "wrong")
-    assert "set PROMPTITER_TOKEN, or give --token-file FILE" in run("runs", "--app", "desk", code=2)
+    shown = run("runs", "--app", "desk", code=2)
+    assert "the token is not known here; it is from the variable PROMPTITER_TOKEN; make another with" in shown
+    Path("token").write_text("unknown\n")
+    assert "it is from --token-file 'token'" in run("runs", "--app", "desk", "--token-file", "token", code=2)
     monkeypatch.setenv("PROMPTITER_TOKEN", "two words")
     assert "does not have a token" in run("runs", "--app", "desk", code=2)
 
