@@ -16,7 +16,7 @@ from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.sources import FileSource, json_field, markdown_section, python_literal, yaml_field
 from promptiter.sources.place import MARKDOWN
 from promptiter.sources.whitespace import find_readers
-from promptiter.wording import join_names, shorten
+from promptiter.wording import join_names, path_from_here, shorten
 from traces.model import Json
 
 MAX_FILES = 2_000
@@ -68,7 +68,7 @@ class PlaceIndex:
             self._texts = list(_list_texts(self._project))
         found = self._list_places(value) or (self._list_places(new) if isinstance(new, str) else [])
         if not found:
-            where = join_names([self._project.relate(root) for root in self._project.roots])
+            where = join_names([str(path_from_here(root)) for root in self._project.roots])
             raise self._error(
                 surface_id,
                 f"its text is not found in {where}: it was edited, or code puts it together, as in an f-string",
