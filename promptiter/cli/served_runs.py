@@ -131,7 +131,8 @@ def _read_token(file: Path | None) -> tuple[str | None, str]:
         try:
             token = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise SetupError(f"--token-file {str(file)!r} cannot be read: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise SetupError(f"--token-file {str(file)!r} cannot be read: {reason}") from error
         where = f"--token-file {str(file)!r}"
         if not token:
             raise SetupError(f"{where} is empty; it must have a token")

@@ -32,6 +32,15 @@ def test_every_problem_of_every_configuration_is_reported(run: Run, tmp_path: Pa
         assert text in shown
 
 
+def test_a_problem_of_a_configuration_names_its_file_once(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.yaml").write_text("agnet: x\n")
+    assert "\n  - bad.yaml: unknown key 'agnet'" in run("serve", "bad.yaml", code=2)
+    assert "\n  - promptiter.yaml: cannot be read" in run("serve", code=2)
+
+
 def test_agents_must_be_at_an_allowed_host(run: Run, tmp_path: Path) -> None:
     for name, agent in (("a", "remote: http://127.0.0.1:9"), ("b", "http: {url: http://169.254.169.254/chat}")):
         (tmp_path / name).mkdir()
