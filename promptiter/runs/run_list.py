@@ -32,10 +32,10 @@ class ListedRun(NamedTuple):
     """One run in a list: a named tuple, because lists may have thousands.
 
     An unfinished run that no process holds is `interrupted` and can be resumed. The run of a Manager that has not
-    begun, or that is to be resumed, is `queued`; a Manager works on it when it is its turn. A run that is not `is_named`
-    was started from Python with parts that have no name, so only Python can resume it. `baseline` and `best` are values
-    of the objective. `cost_usd` is None if the cost of a call is unknown. `error` says why a run failed or cannot be
-    read. `path` is its folder, if any.
+    begun, or that is to be resumed, is `queued`; a Manager works on it when it is its turn. A run that is not
+    `is_named` was started from Python with parts that have no name, so only Python can resume it. `baseline` and `best`
+    are values of the objective. `cost_usd` is None if the cost of a call is unknown. `error` says why a run failed or
+    cannot be read. `path` is its folder, if any.
     """
 
     run_id: str
