@@ -242,6 +242,18 @@ async def test_a_finished_run_can_be_deleted_and_one_in_progress_cannot() -> Non
         assert (await manager.list(RunQuery())).runs == ()
 
 
+async def test_no_later_run_has_the_id_of_a_deleted_one() -> None:
+    small = SmallRun()
+    async with managing(small.engine) as manager:
+        ids = []
+        for _ in range(2):
+            ids.append((await manager.start(small.request)).run_id)
+            await manager.wait(ids[-1])
+            await manager.delete(ids[-1])
+
+    assert len(set(ids)) == 2
+
+
 def _count_calls() -> int:
     small = SmallRun()
     small.engine.run_sync(small.request)
