@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from promptiter.agents.base import Agent, check_agent
-from promptiter.config.namesakes import claim_modules
+from promptiter.config.namesakes import claim_modules, refuse_namesake
 from promptiter.errors import SetupError
 from promptiter.references import call_factory, load_reference
 from promptiter.registry import AGENTS
@@ -29,6 +29,7 @@ def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
     """
     folders = tuple(folders)
     make_importable([*folders, Path.cwd()])
+    refuse_namesake(reference.partition(":")[0].partition(".")[0], folders)
     claim_modules(reference.partition(":")[0], folders)
     agent: Any = AGENTS.get(reference) if reference in AGENTS else load_reference(reference)
     if not hasattr(agent, "describe") and callable(agent):

@@ -22,10 +22,9 @@ def claim_modules(module: str, folders: Iterable[Path]) -> None:
     that is computed are not seen.
     """
     folders = tuple(folder.resolve() for folder in folders)
-    own: Mapping[str, Path] = _list_modules(module, folders)
-    known = _projects.get(module, {})
-    if _is_imported(module, known) and own.get(module) == known[module]:
-        own = known  # what it imports as it was when it was imported
+    own = _projects.get(module)
+    if own is None or not _is_imported(module, own):
+        own = _list_modules(module, folders)
     _folders.update(folders)
     for name, file in own.items():
         imported = _find_imported(name)
@@ -47,6 +46,16 @@ _projects: dict[str, Mapping[str, Path]] = {}
 """The files of the modules that each module needs, by their full names."""
 _folders: set[Path] = set()
 """The folders of all projects."""
+
+
+def refuse_namesake(module: str, folders: Iterable[Path]) -> None:
+    """Raise SetupError if another module of this name was imported, such as the agent of another configuration."""
+    imported = _find_imported(module)
+    meant = next((file for folder in folders if (file := _find_file(folder.resolve(), module)) is not None), None)
+    if None not in (imported, meant) and imported != meant:
+        raise SetupError(
+            f"the module {module!r} was already imported from {imported}; {meant} has the same name, {_ADVICE}"
+        )
 
 
 def list_references(value: Json) -> Iterator[str]:
