@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import orjson
@@ -25,6 +26,7 @@ def rubric_metric(name: str, judge: str = "judges_of_check:strict") -> Json:
 @pytest.fixture
 def judged(desk: Path) -> Path:
     """The desk with a judge beside its metrics, and labels of 20 answers, two of which the judge gets wrong."""
+    sys.modules.pop("judges_of_check", None)  # of another test
     (desk / "judges_of_check.py").write_text(JUDGE)
     file = desk / "promptiter.yaml"
     metrics = [*orjson.loads((desk / "metrics.json").read_bytes())["metrics"], rubric_metric("brief")]

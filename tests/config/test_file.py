@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -649,6 +650,7 @@ price = 3
 
 
 def test_models_of_your_own_are_named_in_nodes_and_in_the_file(folder: Path) -> None:
+    sys.modules.pop("own_models", None)  # of another test
     (folder / "own_models.py").write_text(MODELS)
     agent = AGENT.replace('name="echo", ins', 'name="echo", model="own_models:make_echo", ins')
     (folder / "config_agent.py").write_text(agent)
@@ -679,6 +681,7 @@ def test_models_of_your_own_are_named_in_nodes_and_in_the_file(folder: Path) -> 
     ],
 )
 def test_models_of_your_own_that_cannot_be_used_are_reported(folder: Path, setting: str, message: str) -> None:
+    sys.modules.pop("own_models", None)  # of another test
     (folder / "own_models.py").write_text(MODELS)
     problem, *_ = problems(folder, f"{FILE}stages: expert\nmodels: {{expert: {{model: {setting}}}}}\n")
     assert problem.startswith(message)
