@@ -11,32 +11,24 @@ from dataclasses import dataclass, replace
 
 from promptiter.agents.base import RunContext
 from promptiter.errors import CommandError, SetupError, nearest
-from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.score import Finding, Score
 from promptiter.evaluation.scorer import ScoredProfile
+from promptiter.llm.gateway import current_gateway
 from promptiter.llm.judgement import judge_repeat
 from promptiter.profile import Profile
-from promptiter.tasks.files.guards import GuardReading, list_bounds, read_guards
-from promptiter.tasks.files.judges import ask_judges
+from promptiter.tasks.files.guards import TAMPERED, GuardReading, list_bounds, read_guards
+from promptiter.tasks.files.judges import ask_judges, build_task_judges
 from promptiter.tasks.files.measurement import Measurement, measure
 from promptiter.tasks.files.recorded_traces import parse_recorded
 from promptiter.tasks.files.score_scale import scale_figure
 from promptiter.tasks.files.scorer_output import CaseOutcome
-from promptiter.tasks.files.task import FileTask, TaskConstraint
+from promptiter.tasks.files.task import FileTask
 from promptiter.tasks.files.workspace import Workspace
 from promptiter.tasks.files.workspace_trace import build_trace
 from promptiter.wording import join_names
 from traces import ExecutionTrace
 
-TAMPERED = "tampered_files"
-"""The figure that counts protected files which the commands of a candidate changed."""
-
 MOST_NAMED = 5
-
-
-def list_constraints(task: FileTask) -> tuple[TaskConstraint, ...]:
-    """All bounds that a candidate must respect: those of the task, of its guards, and that it changes no scorer."""
-    return (*task.constraints, *list_bounds(task.guards), TaskConstraint(metric=TAMPERED, op="<=", value=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +44,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileScorer:
-    """Scores profiles of a task's artifacts. `judges` are by the name of their figure."""
+    """Scores profiles of a task's artifacts."""
 
     task: FileTask
     workspace: Workspace
-    judges: Mapping[str, JudgeMetric]
 
     async def score(self, profile: Profile, context: RunContext) -> ScoredProfile:
         """Measure a candidate. CommandError if it crashes, SetupError if the baseline does."""
@@ -117,7 +108,8 @@ class FileScorer:
         cases = tuple(case for each in measured.scored for case in each.cases)
         remarks: list[str] = []
         with judge_repeat(context.repeat):
-            judged = await ask_judges(self.task, self.judges, texts, measured.output)
+            judges = build_task_judges(self.task, current_gateway())
+            judged = await ask_judges(self.task, judges, texts, measured.output)
         for each in judged:
             _add(figures, each.metric, each.value, who=f"the judge {each.metric!r}")
             findings += each.findings

@@ -10,12 +10,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from promptiter.tasks.files.task import TaskConstraint, TaskGuards
+from promptiter.tasks.files.task import FileTask, TaskConstraint, TaskGuards
 from promptiter.wording import join_names
 
 CHARACTERS, GROWTH = "guard_characters", "guard_growth"
 KEYWORD_SHARE, REPEATED_SHARE = "guard_keyword_share", "guard_repeated_share"
 MISSING, FORBIDDEN = "guard_missing_parts", "guard_forbidden_texts"
+
+TAMPERED = "tampered_files"
+"""The figure that counts protected files which the commands of a candidate changed."""
 
 FEWEST_WORDS = 40
 """Shorter texts have no shares: a word that occurs twice says nothing there."""
@@ -24,9 +27,60 @@ GROWTH_FREE = 500
 
 _WORD = re.compile(r"[^\W\d_]{4,}")
 _COMMON = frozenset(
-    "about after also because been before being both does each from have here into just like make more most must only "
-    "other over same should some such than that their them then there these they this those under until used using "
-    "very what when where which while will with without would your".split()
+    [
+        "about",
+        "after",
+        "also",
+        "because",
+        "been",
+        "before",
+        "being",
+        "both",
+        "does",
+        "each",
+        "from",
+        "have",
+        "here",
+        "into",
+        "just",
+        "like",
+        "make",
+        "more",
+        "most",
+        "must",
+        "only",
+        "other",
+        "over",
+        "same",
+        "should",
+        "some",
+        "such",
+        "than",
+        "that",
+        "their",
+        "them",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "under",
+        "until",
+        "used",
+        "using",
+        "very",
+        "what",
+        "when",
+        "where",
+        "which",
+        "while",
+        "will",
+        "with",
+        "without",
+        "would",
+        "your",
+    ]
 )
 _HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*\s*$", re.MULTILINE)
 
@@ -38,6 +92,11 @@ class GuardReading:
     figure: str
     value: float
     reason: str = ""
+
+
+def list_constraints(task: FileTask) -> tuple[TaskConstraint, ...]:
+    """All bounds that a candidate must respect: those of the task, of its guards, and that it changes no scorer."""
+    return (*task.constraints, *list_bounds(task.guards), TaskConstraint(metric=TAMPERED, op="<=", value=0))
 
 
 def list_bounds(guards: TaskGuards) -> tuple[TaskConstraint, ...]:

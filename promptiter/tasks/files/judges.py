@@ -1,19 +1,16 @@
 """Judges of a task: models that judge the artifacts, or what the runner printed, by the rubrics of a file.
 
-rubric.md beside task.yaml is used by default. Each item of its lists is a rubric; without lists, the whole text is one.
 The figure of a judge is the share of rubrics that passed, and `judges` is the mean of all.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 from promptiter.agents.base import AgentRun
-from promptiter.errors import CommandError, ModelUnavailableError, SetupError
+from promptiter.errors import CommandError, ModelUnavailableError
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.criteria import JudgeConfig, JudgeModel, Rubric
 from promptiter.evaluation.metrics.judge import JudgeMetric
@@ -26,8 +23,6 @@ from traces.model import Json
 ALL = "judges"
 """The figure that is the mean of all judges."""
 
-_ITEM = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+(.+?)\s*$", re.MULTILINE)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeReading:
@@ -37,20 +32,6 @@ class JudgeReading:
     value: float
     reason: str = ""
     findings: tuple[Finding, ...] = ()
-
-
-def read_rubrics(file: Path) -> tuple[Rubric, ...]:
-    """The rubrics of a file: the items of its lists, or its whole text."""
-    try:
-        text = file.read_text(encoding="utf-8-sig").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(
-            f"the rubric {str(file)!r} cannot be read: {error}; write rubric.md beside task.yaml"
-        ) from error
-    found = _ITEM.findall(text) or ([text] if text else [])
-    if not found:
-        raise SetupError(f"the rubric {str(file)!r} is empty; list what a good result fulfils")
-    return tuple(Rubric(id=str(number), text=each) for number, each in enumerate(found, start=1))
 
 
 def build_task_judges(task: FileTask, gateway: Gateway) -> dict[str, JudgeMetric]:
@@ -71,7 +52,8 @@ async def ask_judges(
 
 def _build(judge: TaskJudge, gateway: Gateway) -> JudgeMetric:
     models = (JudgeModel(model_name=judge.model, generation_config=cast("Mapping[str, Json]", judge.options)),)
-    config = JudgeConfig(models=models, models_aggregator="avg", rubrics=read_rubrics(judge.rubric))
+    rubrics = tuple(Rubric(id=str(number), text=each) for number, each in enumerate(judge.rubrics, start=1))
+    config = JudgeConfig(models=models, models_aggregator="avg", rubrics=rubrics)
     place = f"judges: {judge.metric!r}"
     return JudgeMetric(
         name=judge.metric,

@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import inspect
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,7 +35,7 @@ def call_scorer(function: Callable[..., Any], folder: Path, output: str) -> dict
 
 
 def main(reference: str) -> None:
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(Path.cwd()))
     output = sys.stdin.read()
     module, _, name = reference.partition(":")
     with contextlib.redirect_stdout(sys.stderr):

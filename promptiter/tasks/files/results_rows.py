@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from promptiter.engine.edit_guard import EXCESS
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.profile import Profile
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
@@ -122,7 +123,8 @@ def find_status(candidate: CandidateResult) -> Status:
     if candidate.decision is not None and candidate.decision.accepted:
         return "keep"
     rows = () if candidate.validation is None else candidate.validation.rows
-    return "crash" if rows and all(row.error is not None for row in rows) else "discard"
+    errors = [row.error for row in rows if row.error is not None and row.error.type != EXCESS]
+    return "crash" if rows and len(errors) == len(rows) else "discard"
 
 
 def average_figures(evaluation: Evaluation) -> dict[str, float]:

@@ -42,7 +42,7 @@ class TaskCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFields:
-    """Where the score, the metrics and the cases are in the JSON of a scorer: names, or paths such as `result.score`."""
+    """Where score, metrics and cases are in the JSON of a scorer: names, or paths such as `result.score`."""
 
     score: str = "score"
     metrics: str = "metrics"
@@ -51,7 +51,7 @@ class OutputFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScorer:
-    """A command whose JSON is scored, or a Python function as `module:attr`. `metric` is the name of its score."""
+    """A command that prints JSON, or a Python function as `module:attr`. `metric` names its score."""
 
     command: TaskCommand
     function: str = ""
@@ -65,11 +65,12 @@ class TaskScorer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskJudge:
-    """A model that judges artifacts, or the output of the runner, by the rubrics of a file. `metric` names its figure."""
+    """A model that judges artifacts, or what the runner printed, by rubrics. `metric` names its figure."""
 
     metric: str
     model: str
-    rubric: Path
+    rubrics: tuple[str, ...]
+    rubric_file: Path
     subject: Literal["artifacts", "output"] = "artifacts"
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
 

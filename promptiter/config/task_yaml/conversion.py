@@ -1,0 +1,125 @@
+"""Converts task.yaml to the keys of promptiter.yaml, so that every command works on it as on any run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from promptiter.config.task_yaml.document import TaskDocument, parse_task_file
+from promptiter.tasks.files.guards import list_constraints
+from promptiter.tasks.files.task import FileTask, TaskConstraint
+from traces.model import Json
+
+SCORER = "task"
+"""The scorer of promptiter.yaml that is the one of the agent's task.yaml."""
+
+SEARCH = "promptiter.config.task_yaml.editing:build_edit_search"
+RESULTS_LOG = "promptiter.config.task_yaml.parts:build_results_log"
+BRANCHES = "promptiter.config.task_yaml.parts:build_branch_writer"
+
+BRANCH_PREFIX = "promptiter/{id}"
+
+
+def convert_task_yaml(document: Mapping[str, Json], *, file: Path, environ: Mapping[str, str]) -> dict[str, Json]:
+    """The run of a task.yaml as a document of promptiter.yaml. A SetupError lists its problems."""
+    found = parse_task_file(document, file=file, environ=environ)
+    given, task = found.given, found.task
+    budget = given.budget
+    converted: dict[str, Json] = {
+        "agent": {"task": file.name},
+        "scorer": SCORER,
+        "python_path": list(dict.fromkeys((".", os.path.relpath(task.root, task.folder)))),
+        "acceptance": convert_policy(task),
+        "edit_limits": {
+            "max_files": given.artifacts.max_files_per_iteration,
+            "max_changed_lines": given.mutation.max_changed_lines,
+        },
+        "stop": {
+            "max_failures": 1 if given.policy.on_failure == "stop" else budget.max_failures,
+            "minutes": budget.max_minutes,
+        },
+        "max_rounds": budget.max_iterations,
+        "budget": {"max_usd": budget.max_usd, "max_calls": budget.max_calls, "max_tokens": budget.max_tokens},
+        "evaluation": {"repeats": given.repeats, "concurrency": max(given.parallel, given.repeats)},
+        "search": _convert_search(found),
+        "observers": _convert_observers(found),
+        "review": given.review,
+        "runs": given.runs,
+        "seed": given.seed,
+        **_convert_models(found),
+    }
+    return {key: cleaned for key, value in converted.items() if (cleaned := _drop_nulls(value)) not in (None, {}, [])}
+
+
+def convert_policy(task: FileTask) -> dict[str, Json]:
+    """What a candidate of a task must show, as the section `acceptance`: bounds first, then the primary figure."""
+    primary = task.primary
+    return {
+        "bounds": [_convert_bound(each) for each in list_constraints(task)],
+        "figure_gain": {
+            "figure": primary.metric,
+            "direction": primary.direction,
+            "min_gain": primary.min_gain,
+            "tie_breakers": [{each.better: each.metric} for each in task.tie_breakers],
+        },
+    }
+
+
+def find_editor(found: TaskDocument) -> str | None:
+    """The model that edits: that of `mutation`, or the only one of `models`; None if there is none."""
+    given = found.given
+    if given.mutation.model is not None:
+        return given.mutation.model
+    if isinstance(given.models, str):
+        return given.models
+    names = list(given.models or {})
+    return names[0] if len(names) == 1 and given.mutation.mode == "direct_edit" else None
+
+
+def _convert_bound(bound: TaskConstraint) -> dict[str, Json]:
+    return {"figure": bound.metric, "op": bound.op, "value": bound.value}
+
+
+def _convert_search(found: TaskDocument) -> Json:
+    given = found.given
+    if given.search is not None:
+        name, options = (
+            (given.search, {}) if isinstance(given.search, str) else (given.search.name, given.search.options)
+        )
+        return {"name": name, "options": options}
+    mutation = given.mutation
+    command = mutation.command
+    return {
+        "name": SEARCH,
+        "options": {
+            "task": str(found.file.absolute()),
+            "parallel": given.parallel,
+            "command": command.split() if isinstance(command, str) else command,
+            "function": mutation.function,
+        },
+    }
+
+
+def _convert_observers(found: TaskDocument) -> list[Json]:
+    """The log of results, and the branches of kept candidates."""
+    given, task = found.given, found.task
+    file, candidates = (found.resolve(each) for each in (given.logging.results_file, given.logging.candidate_dir))
+    observers: list[Json] = []
+    if file is not None or candidates is not None:
+        observers.append({"name": RESULTS_LOG, "options": {"task": str(found.file.absolute())}})
+    if given.branch:
+        prefix = BRANCH_PREFIX.format(id=task.id) if given.branch is True else given.branch
+        observers.append({"name": BRANCHES, "options": {"task": str(found.file.absolute()), "prefix": prefix}})
+    return observers
+
+
+def _convert_models(found: TaskDocument) -> dict[str, Json]:
+    models, editor = found.given.models, find_editor(found)
+    return {"models": models if isinstance(models, dict) else None, "stages": editor}
+
+
+def _drop_nulls(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {key: _drop_nulls(each) for key, each in value.items() if each is not None}
+    return [_drop_nulls(each) for each in value] if isinstance(value, list) else value
