@@ -27,6 +27,7 @@ from promptiter.cli.commands.gateway import gateway
 from promptiter.cli.commands.init import init
 from promptiter.cli.commands.learn import learn
 from promptiter.cli.commands.noise import noise
+from promptiter.cli.commands.refine import refine
 from promptiter.cli.commands.rejudge import rejudge
 from promptiter.cli.commands.report import report
 from promptiter.cli.commands.restore import restore
@@ -55,7 +56,24 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    *(init, run, resume, stop, rerun, show, runs, export, report, compare, rejudge, gate, apply, try_edit, learn),
+    *(
+        init,
+        run,
+        resume,
+        stop,
+        rerun,
+        show,
+        runs,
+        export,
+        report,
+        compare,
+        refine,
+        rejudge,
+        gate,
+        apply,
+        try_edit,
+        learn,
+    ),
     *(noise, evaluate, restore, check, describe, gateway, serve, token, schema),
 )
 for _command in _COMMANDS:

@@ -39,6 +39,7 @@ from promptiter.config.fields import (
 )
 from promptiter.config.model_sections import Models, find_declared_settings
 from promptiter.config.optimizer_json.conversion import convert_optimizer_json, is_optimizer_json
+from promptiter.config.refine_section import RefineSection
 from promptiter.config.renamed_keys import drop_key, find_renamed_keys
 from promptiter.config.sections import (
     Acceptance,
@@ -182,6 +183,8 @@ class RunConfig(Section):
     """Print one line."""
     require: Literal["unseen"] | None = None
     """`unseen`: exit with code 8 unless the gain is shown for new cases (`improved`)."""
+    refine: RefineSection = RefineSection()
+    """How `promptiter refine` improves one finished result."""
     server: ServerSection = ServerSection()
     """What requests to `promptiter serve` may name."""
 

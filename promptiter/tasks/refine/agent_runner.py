@@ -23,7 +23,7 @@ from promptiter.evaluation.user_simulator import converse
 from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
-from promptiter.structure import StructureSnapshot
+from promptiter.structure import Node, StructureSnapshot
 from promptiter.tasks.refine.deliverables import find_deliverable, list_files
 from promptiter.tasks.refine.iteration_guard import ITERATION_CAPS, IterationGuard, NodeRoles
 from promptiter.tasks.refine.loop import Clock, FinishedIteration, IterationFailedError, IterationRequest
@@ -69,6 +69,8 @@ class AgentRunner:
         if run.output and not list_files(request.folders.output):
             write_file(request.folders.output / _name_answer(request.files), run.output.encode(errors="replace"))
         run_dir = _find_run_dir(request)
+        if self.evaluator is None and not (run_dir / COMPLETION).exists():
+            raise IterationFailedError("NotMeasured", f"the agent wrote no {COMPLETION}, and there are no metrics")
         record = self._describe(request, run_dir, status, guard.use, run, took)
         delivered = find_deliverable(run_dir, record.run_id)
         if self.evaluator is not None and delivered is not None:
@@ -207,7 +209,7 @@ class _FinishedAgent:
         self._run = run
 
     def describe(self) -> StructureSnapshot:
-        return StructureSnapshot(nodes=(), name="deliverable")
+        return StructureSnapshot(nodes=(Node(id="deliverable"),), name="deliverable")
 
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
         turns = self._run.by_turn

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 PLATEAU = 0.01
 """A change of the loss between two iterations that is smaller than this ends the session."""
 WALL_TIME_SHARE = 2.0
-"""A session ends once its iterations took this much of the time of the seed."""
+"""A session ends once its iterations took this much of the time of the seed, and the least time of one iteration."""
 MOST_RISES = 2
 
 
@@ -279,8 +279,8 @@ class _Loop:
             return "regression"
         if len(losses) > 2 and abs(losses[-1] - losses[-2]) < PLATEAU:  # the seed is not an iteration
             return "plateau"
-        observed = self.seed.record.use.wall_time_s
-        if observed and self.wall_time_s >= WALL_TIME_SHARE * observed:
+        observed, least = self.seed.record.use.wall_time_s, self.options.floors.wall_time_s
+        if observed and self.wall_time_s >= max(WALL_TIME_SHARE * observed, least):
             return "wall_time_exhausted"
         return None
 
