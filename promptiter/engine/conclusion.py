@@ -50,7 +50,7 @@ from promptiter.policies.paired_runs import PairedRuns
 from promptiter.policies.sigma_gain import skips_holdout
 from promptiter.policies.verdict import FEWEST_CASES, Conclusion, Verdict
 from promptiter.runlog.payloads import FinalTestFinished, FinishedMeasured
-from promptiter.wording import join_names, plural
+from promptiter.wording import format_score, join_names, plural
 
 MAX_NAMES = 5
 """Maximum number of surfaces that a reason names."""
@@ -207,6 +207,8 @@ class _TestedGain:
         few = None if test is None else explain_too_few_inputs(test)
         if test is not None and few is None:
             return self._conclude_with_test_set(test, on_validation, await self._test_new_cases(test))
+        if test is not None and self.active.shape == "scorer":
+            return self._conclude_with_few_holdouts(on_validation, await self._test_new_cases(test))
         reasons = () if few is None else (f"the test set was not run: {few}",)
         obstacle = find_obstacle(self.active, self.warning)
         if obstacle is not None:
@@ -327,6 +329,20 @@ class _TestedGain:
             return self.conclude("improved", [on_validation, on_test])
         why = explain_not_shown(on_test, count_inputs(test, "test case"), self.goal)
         return self._conclude_for_these_cases([on_validation, on_test], obstacle=f"{why}; give more test cases")
+
+    def _conclude_with_few_holdouts(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
+        """Conclude a gain of a scorer whose hold-out has too few cases to show it, but may show that it is no gain."""
+        assert self.on_test is not None, "the hold-out was run"
+        objective = self.active.request.objective
+        before, after = (each.objective(objective) for each in (self.on_test.before, self.on_test.after))
+        figures = f"the hold-out, which the search never saw, is {format_score(after)}, was {format_score(before)}"
+        results = [on_validation, on_test]
+        if before is not None and self.on_test.before.is_reliable and (after is None or after < before):
+            reason = f"{figures}: it got worse, so the gain may be specific to what the search measured"
+            return self.conclude("overfit_risk", results, reason)
+        if self.problem is not None:
+            return self._conclude_for_these_cases([on_validation], figures, obstacle=self.problem)
+        return self._conclude_for_these_cases(results, figures, obstacle=on_test.reason)
 
     def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
         """Return the verdict with its evidence: the results of the test first, then other reasons."""
