@@ -1,0 +1,123 @@
+"""The processes of a copy: all of them are found and ended, also those that left their session and their parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Protocol
+
+_POLL_S = 0.005
+
+
+class Processes(Protocol):
+    """All processes that commands started."""
+
+    def signal(self, number: int) -> None:
+        """Send a signal to each."""
+
+    def count(self) -> int:
+        """How many there are."""
+
+    def kill(self) -> None:
+        """Send SIGKILL so that none can start another one meanwhile."""
+
+
+class NamespaceProcesses:
+    """Those of the namespace of which this is process 1: all but itself."""
+
+    def signal(self, number: int) -> None:
+        try:
+            os.kill(-1, number)
+        except ProcessLookupError:
+            return
+
+    def count(self) -> int:
+        return sum(name.isdigit() for name in os.listdir("/proc")) - 1
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)  # all at once: the kernel lets none fork meanwhile
+
+
+class Descendants:
+    """Those that this process started, and theirs. As a subreaper, it becomes the parent of those that lose theirs."""
+
+    def signal(self, number: int) -> None:
+        for process in self._find():
+            _signal(process, number)
+
+    def count(self) -> int:
+        return len(self._find())
+
+    def kill(self) -> None:
+        """Stop all until no new one appears, then kill them: a process that starts others is faster otherwise."""
+        stopped: set[int] = set()
+        while new := self._find() - stopped:
+            for process in new:
+                _signal(process, signal.SIGSTOP)
+            stopped |= new
+        for process in stopped:
+            _signal(process, signal.SIGKILL)
+
+    def _find(self) -> set[int]:
+        children: dict[int, list[int]] = {}
+        try:
+            names = os.listdir("/proc")
+        except OSError:  # not Linux
+            return set()
+        for name in names:
+            if name.isdigit():
+                children.setdefault(_read_parent(name), []).append(int(name))
+        found: set[int] = set()
+        waiting = [os.getpid()]
+        while waiting:
+            for child in children.get(waiting.pop(), ()):
+                if child not in found:
+                    found.add(child)
+                    waiting.append(child)
+        return found
+
+
+def end_processes(processes: Processes, *, grace_s: float) -> None:
+    """End all that is left: SIGTERM, and SIGKILL after the grace period. Returns when none is left."""
+    if not reap():
+        return
+    processes.signal(signal.SIGTERM)
+    processes.signal(signal.SIGCONT)
+    end = time.monotonic() + grace_s
+    while time.monotonic() < end:
+        if not reap():
+            return
+        time.sleep(_POLL_S)
+    while reap():
+        processes.kill()
+        time.sleep(_POLL_S)
+
+
+def reap(statuses: dict[int, int] | None = None) -> bool:
+    """Remove processes that have ended, and note their statuses. False if no process is left."""
+    while True:
+        try:
+            process, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if not process:
+            return True
+        if statuses is not None:
+            statuses[process] = status
+
+
+def _read_parent(name: str) -> int:
+    try:
+        with open(f"/proc/{name}/stat", "rb") as opened:
+            fields = opened.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[1])
+
+
+def _signal(process: int, number: int) -> None:
+    try:
+        os.kill(process, number)
+    except OSError:
+        return

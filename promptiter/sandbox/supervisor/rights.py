@@ -1,0 +1,69 @@
+"""What a new process gives up before it becomes a command."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from typing import NamedTuple
+
+from promptiter.sandbox.supervisor.landlock import Ruleset
+from promptiter.sandbox.supervisor.syscalls import (
+    CAP_DAC_OVERRIDE,
+    CAP_FOWNER,
+    PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
+    prctl,
+    set_capabilities,
+)
+
+IN_NAMESPACES = frozenset({CAP_DAC_OVERRIDE, CAP_FOWNER})
+"""What root keeps there: it may use files of all users, as it is used to. Mounts protect all but the copy."""
+
+
+class Rights(NamedTuple):
+    """What is left to a command."""
+
+    ruleset: Ruleset | None
+    capabilities: frozenset[int] | None
+    processes: int | None
+    file_bytes: int
+    memory_bytes: int | None
+
+    def apply(self) -> None:
+        """Give up everything else, for this process and all it starts."""
+        limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, self.file_bytes)]
+        if self.processes is not None:
+            limits.append((resource.RLIMIT_NPROC, self.processes))
+        if self.memory_bytes is not None:
+            limits.append((resource.RLIMIT_AS, self.memory_bytes))
+        for kind, limit in limits:
+            _limit(kind, limit)
+        if not sys.platform.startswith("linux"):
+            return
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if self.capabilities is not None:
+            set_capabilities(self.capabilities)
+            prctl(PR_SET_NO_NEW_PRIVS, 1)
+        if self.ruleset is not None:
+            self.ruleset.apply()
+
+
+def count_threads_of_user() -> int:
+    """Threads of this user on the machine, which count towards the limit outside of namespaces."""
+    found = 0
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        try:
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.getuid():
+                found += len(os.listdir(f"/proc/{name}/task"))
+        except OSError:
+            continue
+    return found
+
+
+def _limit(kind: int, limit: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(kind, (limit, limit))
