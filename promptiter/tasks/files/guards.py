@@ -133,7 +133,7 @@ def _read_all(
     repeated, path = max(((_find_repetition(text), path) for path, text in texts.items()), default=(0.0, ""))
     yield _explain(REPEATED_SHARE, repeated, given, f"{repeated:.0%} of the phrases of {path} repeat earlier ones")
     missing = list(_find_missing(guards, texts))
-    yield GuardReading(MISSING, len(missing), f"{join_names(missing, limit=5)} is missing" if missing else "")
+    yield GuardReading(MISSING, len(missing), f"missing: {join_names(missing, limit=5)}" if missing else "")
     found = [each for each in guards.forbidden_texts if any(re.search(each, text) for text in texts.values())]
     quoted = join_names([repr(each) for each in found], limit=5)
     yield GuardReading(FORBIDDEN, len(found), f"the artifacts contain {quoted}" if found else "")

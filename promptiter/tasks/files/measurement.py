@@ -145,7 +145,7 @@ class _Copy:
         return Measurement(
             scored=tuple(scored),
             output=_hide_root("\n".join(filter(None, printed)), copy),
-            tampered=(*await copy.find_tampering(), *misplaced),
+            tampered=(*await copy.find_tampering(), *misplaced, *await self._find_outside(copy)),
             spans=spans,
         )
 
@@ -182,6 +182,12 @@ class _Copy:
         wanted = [path for path in sorted(changes.written) if matches(path, self.task.traces)]
         raw = [await copy.read(path, max_bytes=MAX_TRACE_BYTES) for path in wanted]
         return read_recorded([each for each in raw if each])
+
+    async def _find_outside(self, copy: PrivateCopy) -> tuple[str, ...]:
+        """Files of the user's own tree that changed meanwhile. Without a sandbox, commands could do that."""
+        logs = self.task.logs
+        found = await copy.find_outside_changes()
+        return tuple(f"{each} (not in the copy)" for each in found if not matches(each, logs))
 
     async def _find_misplaced(self, copy: PrivateCopy) -> tuple[str, ...]:
         """New modules beside the scripts of scorers, which these would import."""

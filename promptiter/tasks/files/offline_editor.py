@@ -112,8 +112,8 @@ def _shorten(path: str, text: str) -> Iterator[Edit]:
     pieces = Pieces.of(Surface(node_id="workspace", type="file", part=path, value=text))
     order = sorted(range(len(pieces)), key=lambda number: (-len(pieces.text(number)), number))
     for number in order[:MOST_EDITS]:
-        part = pieces.text(number)
-        if part.lstrip().startswith("#"):
+        part, start = pieces.text(number), pieces.spans[number][0]
+        if text[text.rfind("\n", 0, start) + 1 :].startswith("#"):
             continue
         left = str(pieces.drop([number]))
         if left.strip() and left != text:

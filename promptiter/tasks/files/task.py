@@ -183,5 +183,6 @@ class FileTask:
     @property
     def named_figures(self) -> tuple[str, ...]:
         """The figures that decide about a candidate, each once."""
-        named = (*self.objectives, *self.constraints, *self.tie_breakers)
-        return tuple(dict.fromkeys(each.metric for each in named))
+        objectives = [each.metric for each in self.objectives]
+        others = [each.metric for each in (*self.constraints, *self.tie_breakers)]
+        return tuple(dict.fromkeys((*objectives, *others)))
