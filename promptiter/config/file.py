@@ -130,7 +130,7 @@ class RunConfig(Section):
     acceptance: Acceptance = Acceptance()
     """Which candidates are accepted."""
     edit_limits: EditLimitsEntry = EditLimitsEntry()
-    """How much a candidate may change about the profile that it was made from."""
+    """How much a candidate may change about the profile that it was made from: `max_files`, `max_changed_lines`."""
     final_test: FinalTestEntry = FinalTestSection()
     """The test at the end. `false` adopts what was accepted without a test."""
     alpha: Chance = 0.05

@@ -144,8 +144,15 @@ class TieBreakEntry(Section):
     """Allow figures of the clock, which differ from run to run."""
 
 
+def _require_side(schema: dict[str, Any]) -> None:
+    """Add to the JSON schema that exactly one side is given, which pydantic does not know."""
+    schema["oneOf"] = [{"required": [key], "properties": {key: {"type": "string"}}} for key in schema["properties"]]
+
+
 class TieBreakerEntry(Section):
     """A figure that is better when it is `lower`, or when it is `higher`."""
+
+    model_config = ConfigDict(json_schema_extra=_require_side)
 
     lower: str | None = None
     """A figure of which less is better."""

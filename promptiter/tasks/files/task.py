@@ -183,6 +183,7 @@ class FileTask:
     @property
     def named_figures(self) -> tuple[str, ...]:
         """The figures that decide about a candidate, each once."""
-        objectives = [each.metric for each in self.objectives]
-        others = [each.metric for each in (*self.constraints, *self.tie_breakers)]
-        return tuple(dict.fromkeys((*objectives, *others)))
+        named = [each.metric for each in self.objectives]
+        named += [each.metric for each in self.constraints]
+        named += [each.metric for each in self.tie_breakers]
+        return tuple(dict.fromkeys(named))
