@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from promptiter.agents.base import Agent, check_agent_health, restore_agent
-from promptiter.agents.black_box.command import CommandAgent
 from promptiter.api import load_resume
 from promptiter.config.agents import build_agent
 from promptiter.config.build import build_configured_evaluator, build_configured_gateway
@@ -27,9 +26,9 @@ from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.gateway import Gateway
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.summary import read_result
-from promptiter.tasks.refine.agent_runner import PREFIX_FILE, AgentRunner
+from promptiter.tasks.refine.agent_runner import AgentRunner
 from promptiter.tasks.refine.budget import BudgetFloors
-from promptiter.tasks.refine.gradient import FILE_NAME as GRADIENT
+from promptiter.tasks.refine.command_agent import IterationCommand, prepare_command
 from promptiter.tasks.refine.iteration_guard import NodeRoles
 from promptiter.tasks.refine.loop import Clock, IterationRequest, RefinementOptions, refine
 from promptiter.tasks.refine.records import ModelPair
@@ -39,8 +38,6 @@ from promptiter.tasks.refine.sessions import RefinementSession
 from promptiter.tasks.refine.tiers import TierPlan
 from traces.model import Json
 
-COMMAND_TIMEOUT_S = 3600
-"""The time limit of a command if the time of the seed is not known."""
 RUN_TOKENS = 20_000
 """The least number of tokens of an iteration of a run of ours: a call reserves the longest answer it may get."""
 
@@ -196,8 +193,10 @@ def _finish(
     if not settings.command and (problems := gateway.find_setup_problems(named)):
         raise RequestError(problems)
 
+    command = prepare_command(settings.command) if agent is None else ()
+
     def build(request: IterationRequest) -> Agent:
-        return _build_command(settings.command, request) if agent is None else agent
+        return IterationCommand(command=command, request=request) if agent is None else agent
 
     return ConfiguredRefinement(
         seed=seed,
@@ -303,36 +302,3 @@ def list_criteria(rubric: str) -> Sequence[str]:
 _ENTRY = re.compile(
     r"^[ \t]*(?:[-*+]|\d+[.)])[ \t]+(?:\[[ xX]\][ \t]+)?(\S.*(?:\n[ \t]{2,}(?![-*+]|\d+[.)])\S.*)*)", re.MULTILINE
 )
-
-
-def _build_command(command: Sequence[str], request: IterationRequest) -> CommandAgent:
-    """The command of one iteration: it runs in the folder of the iteration, and variables say where everything is."""
-    folders, budget = request.folders, request.budget
-    limits = {f"PROMPTITER_REFINE_{name.upper()}": str(cap) for name, cap in asdict(budget).items() if cap is not None}
-    return CommandAgent(
-        prompts={},
-        command=tuple(map(find_argument, command)),
-        cwd=folders.root,
-        timeout_s=(budget.max_wall_time_s or COMMAND_TIMEOUT_S) + 30.0,
-        environment={
-            "PROMPTITER_REFINE_INPUT": str(folders.input),
-            "PROMPTITER_REFINE_OUTPUT": str(folders.output),
-            "PROMPTITER_REFINE_GRADIENT": str(folders.root / GRADIENT),
-            "PROMPTITER_REFINE_PREFIX": str(folders.root / PREFIX_FILE),
-            "PROMPTITER_REFINE_RUN_DIR": str(folders.run_dir),
-            "PROMPTITER_REFINE_RUN_ID": request.run_id,
-            "PROMPTITER_REFINE_PARENT_RUN_ID": request.parent_run_id,
-            "PROMPTITER_REFINE_ITERATION": str(request.number),
-            "PROMPTITER_REFINE_ITERATIONS": str(request.of),
-            "PROMPTITER_REFINE_MANAGER_MODEL": request.models.manager,
-            "PROMPTITER_REFINE_WORKER_MODEL": request.models.worker,
-            **limits,
-        },
-    )
-
-
-def find_argument(argument: str) -> str:
-    """An argument of a command. The name of a file in the current folder becomes its path: it is run elsewhere."""
-    path = Path(argument)
-    is_here = bool(path.parts) and not path.is_absolute() and path.is_file()
-    return str(path.absolute()) if is_here else argument

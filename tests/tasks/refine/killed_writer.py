@@ -22,7 +22,7 @@ CHANGES = frozenset(
 
 def main(home: Path, old: Path, new: Path, way: str) -> None:
     if way == "link":
-        best.exchange_files = lambda _one, _other: False  # type: ignore[assignment]
+        vars(best)["exchange_files"] = lambda _one, _other: False
     at = 0
     while True:
         shutil.rmtree(home, ignore_errors=True)
@@ -81,4 +81,5 @@ def describe(home: Path) -> str:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]), sys.argv[4])
+    given = [Path(each) for each in sys.argv[1:4]]
+    main(given[0], given[1], given[2], sys.argv[4])

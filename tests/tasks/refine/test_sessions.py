@@ -36,7 +36,7 @@ def test_a_session_without_tiers_is_still_read(tmp_path: Path) -> None:
 
 
 def test_keys_of_other_releases_are_ignored(tmp_path: Path) -> None:
-    newer = {**LEGACY, "mood": "good", "iterations": [{**LEGACY["iterations"][0], "colour": 1}]}  # type: ignore[index,dict-item]
+    newer = {**LEGACY, "mood": "good", "iterations": [{**LEGACY["iterations"][0], "colour": 1}]}  # type: ignore[index]
     assert read_session(write_json(tmp_path / "a.json", newer)).best_iter == 1
 
 
