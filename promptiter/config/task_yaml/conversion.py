@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
 from promptiter.config.task_yaml.document import TaskDocument, parse_task_file
 from promptiter.tasks.files.guards import list_constraints
 from promptiter.tasks.files.task import FileTask, TaskConstraint
+from promptiter.tasks.files.workspace import open_workspace
 from traces.model import Json
 
 SCORER = "task"
 """The scorer of promptiter.yaml that is the one of the agent's task.yaml."""
 
-SEARCH = "promptiter.config.task_yaml.editing:build_edit_search"
+OFFLINE_EDITOR = "promptiter.tasks.files.offline_editor:edit_offline"
 RESULTS_LOG = "promptiter.config.task_yaml.parts:build_results_log"
 BRANCHES = "promptiter.config.task_yaml.parts:build_branch_writer"
 
@@ -82,21 +84,46 @@ def _convert_bound(bound: TaskConstraint) -> dict[str, Json]:
 
 
 def _convert_search(found: TaskDocument) -> Json:
-    given = found.given
+    given, mutation, task = found.given, found.given.mutation, found.task
     if given.search is not None:
-        name, options = (
-            (given.search, {}) if isinstance(given.search, str) else (given.search.name, given.search.options)
-        )
-        return {"name": name, "options": options}
-    mutation = given.mutation
+        if isinstance(given.search, str):
+            return {"name": given.search}
+        return {"name": given.search.name, "options": given.search.options}
+    options: dict[str, Json] = {
+        "parallel": given.parallel,
+        "instructions": "\n\n".join(filter(None, (task.description, task.prompt))),
+        "history": [str(found.folder / each) for each in given.histories],
+        "function": mutation.function,
+    }
+    if len(task.objectives) > 1:
+        options["objectives"] = {each.metric: each.direction for each in task.objectives}
+    if mutation.mode == "command":
+        options |= _convert_command(found)
+    elif mutation.mode == "direct_edit" and find_editor(found) is None:
+        options["function"] = OFFLINE_EDITOR
+    return {"name": "edits", "options": options}
+
+
+def _convert_command(found: TaskDocument) -> dict[str, Json]:
+    """The command that edits, and the private copy of the workspace that it works in."""
+    given, task, mutation = found.given, found.task, found.given.mutation
     command = mutation.command
+    hidden = () if task.holdout is None else task.holdout.files
     return {
-        "name": SEARCH,
-        "options": {
-            "task": str(found.file.absolute()),
-            "parallel": given.parallel,
-            "command": command.split() if isinstance(command, str) else command,
-            "function": mutation.function,
+        "command": shlex.split(command) if isinstance(command, str) else command,
+        "timeout_s": mutation.timeout_seconds,
+        "environment": given.environment,
+        "inherit": given.inherit,
+        "workspace": {
+            "root": str(task.root),
+            "artifacts": list(open_workspace(task).paths),
+            "hidden": [*hidden, *task.logs],
+            "protected": list(task.protected),
+            "disk_bytes": task.sandbox.disk_bytes,
+            "processes": task.sandbox.processes,
+            "memory_bytes": task.sandbox.memory_bytes,
+            "network": task.sandbox.network,
+            "sandbox": None if task.sandbox.kind == "auto" else task.sandbox.kind,
         },
     }
 

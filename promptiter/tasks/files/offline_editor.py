@@ -1,4 +1,4 @@
-"""OfflineEditor: edits artifacts without a model, so that a task runs out of the box. A model does better.
+"""The editor without a model, so that a task runs out of the box. A model does better.
 
 It tries small edits in a fixed order and leaves it to the search to keep those that measure better: what failed cases
 expect; numbers and switches of configuration files; other operators and constants in code; and, for ties, parts
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 from promptiter.evaluation.score import Finding
+from promptiter.search.mutation import MutationRequest
 from promptiter.search.removable_parts import Pieces
 from promptiter.structure import Surface
 
@@ -21,6 +22,8 @@ SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".env", 
 
 MOST_EDITS = 2_000
 """Per file and kind of edit."""
+LOOK_AHEAD = 64
+"""How far behind the last known edit another one may be that was tried: candidates of a round are decided together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,38 @@ class Edit:
     path: str
     text: str
     reason: str
+
+
+def edit_offline(request: MutationRequest) -> dict[str, str] | None:
+    """The next edit that was not tried since the profile was accepted; None if there is none left.
+
+    It follows from the request alone, so that a resumed run continues with the same edit.
+    """
+    texts = {path: value for path, value in request.values.items() if isinstance(value, str)}
+    findings = [
+        finding
+        for row in request.evaluation.rows
+        for score in row.scores
+        if row.repeat == 0 and not score.passed
+        for finding in score.findings
+    ]
+    tried = {(path, text) for each in request.rejected for path, text in each.values.items()}
+    before: list[Edit] = []
+    position, seen = 0, set[tuple[str, str]]()
+    for edit in list_edits(texts, findings, seeks_less=not findings):
+        key = (edit.path, edit.text)
+        if key in seen or edit.text == texts[edit.path]:
+            continue
+        seen.add(key)
+        before.append(edit)
+        position = len(before) if key in tried else position
+        if len(before) >= position + request.number + LOOK_AHEAD:
+            break
+    left = before[position:]
+    if len(left) < request.number:
+        return None
+    chosen = left[request.number - 1]
+    return {chosen.path: chosen.text}
 
 
 def list_edits(texts: Mapping[str, str], findings: Sequence[Finding], *, seeks_less: bool) -> Iterator[Edit]:

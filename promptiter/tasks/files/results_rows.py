@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from promptiter.engine.edit_guard import EXCESS
+from promptiter.engine.evaluations import is_crash
 from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.policies.figures import average_figures
 from promptiter.profile import Profile
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
 from promptiter.structure import StructureSnapshot
@@ -88,8 +89,9 @@ def log_round(
     """The rows of a round, numbered from `first`: one for each candidate, or one that says why there is none."""
     for number, each in enumerate(found.candidates, start=first):
         changes = list_changes(each, found.input_profile, run.structure)
-        figures = {} if each.validation is None else average_figures(each.validation)
-        rows = () if each.validation is None else each.validation.rows
+        evaluation = find_evaluation(each)
+        figures = {} if evaluation is None else average_figures(evaluation)
+        rows = () if evaluation is None else evaluation.rows
         status = find_status(each)
         row = _build_row(
             number,
@@ -119,19 +121,19 @@ def log_round(
 
 
 def find_status(candidate: CandidateResult) -> Status:
-    """What became of a candidate. One whose runs all failed crashed."""
+    """What became of a candidate. It crashed if too many of its runs failed."""
     if candidate.decision is not None and candidate.decision.accepted:
         return "keep"
-    rows = () if candidate.validation is None else candidate.validation.rows
-    errors = [row.error for row in rows if row.error is not None and row.error.type != EXCESS]
-    return "crash" if rows and len(errors) == len(rows) else "discard"
+    evaluation = find_evaluation(candidate)
+    if evaluation is None:
+        return "discard"
+    crashed = sum(map(is_crash, evaluation.rows))
+    return "crash" if crashed > evaluation.max_errored_fraction * len(evaluation.rows) else "discard"
 
 
-def average_figures(evaluation: Evaluation) -> dict[str, float]:
-    """The mean of each figure over the runs without an error."""
-    rows = [row.figures for row in evaluation.rows if row.error is None]
-    names = sorted({name for row in rows for name in row})
-    return {name: sum(row[name] for row in rows if name in row) / sum(name in row for row in rows) for name in names}
+def find_evaluation(candidate: CandidateResult) -> Evaluation | None:
+    """The runs of a candidate that its decision rests on; those of one that crashed are of the search itself."""
+    return candidate.validation or next(reversed(candidate.evaluations), None)
 
 
 def list_changes(candidate: CandidateResult, parent: Profile, structure: StructureSnapshot) -> tuple[FileChange, ...]:
