@@ -225,6 +225,10 @@ class Session:
         rows = build_unmade_rows(excess, runs, eval_set, self.evaluator)
         return EvaluationRequest(eval_set=eval_set, profile=profile, phase=phase, runs=(), kept=rows)
 
+    def find_excess(self, candidate: Profile) -> str | None:
+        """Say which edit limit a proposed candidate exceeds; None if it keeps to them. It would be rejected."""
+        return self._guard.find_excess(candidate)
+
     def reserve_repeats(self, count: int) -> range:
         """Return numbers of repeats that no evaluation of this run has used yet, or will use unasked."""
         return self._run.validator.reserve_repeats(count)
