@@ -86,7 +86,7 @@ def list_variables(request: IterationRequest) -> Mapping[str, str]:
 
 
 def prepare_command(command: Sequence[str]) -> tuple[str, ...]:
-    """A command that can be run elsewhere: names of files in this folder become paths. SetupError if it cannot start."""
+    """A command to be run elsewhere: names of files in this folder become paths. SetupError if it cannot start."""
     prepared = tuple(map(_find_argument, command))
     if not prepared or not prepared[0]:
         raise SetupError("the command is empty; give its program and arguments")
