@@ -168,7 +168,7 @@ class Scorer:
                 raise SetupError(wrong)
             if not math.isfinite(value):
                 raise ValueError(wrong)
-        return {str(name): float(value) for name, value in sorted(figures.items())}
+        return {str(name): float(value) for name, value in figures.items()}
 
     def _check_scale(self, scores: tuple[Score, ...]) -> tuple[Score, ...]:
         """Return the scores, if all are from 0 to 1: runs end at 1, and noise is measured on that scale."""

@@ -64,9 +64,9 @@ class Bound(ComposablePolicy):
         _, figure = read_figures(self.figure, evidence)
         if figure is None:
             return evidence.reject(f"{self.figure} is unknown, so it is not known to be {self.op} {self.value}")
-        is_met = self.is_met(figure)
-        reason = f"{self.figure} is {format_figure(figure)}, which is {'' if is_met else 'not '}{self.op} {self.value}"
-        return evidence.accept_if(is_met, reason)
+        if self.is_met(figure):
+            return evidence.accept("")  # the policy that decides on the gain has the reason
+        return evidence.reject(f"{self.figure} is {format_figure(figure)}, which is not {self.op} {self.value}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -118,8 +118,13 @@ class FileScorer:
         figures |= {each.figure: each.value for each in guards} | {TAMPERED: float(len(measured.tampered))}
         remarks += _list_remarks(guards, measured.tampered)
         findings += [_build_finding(each) for each in cases if each.has_failed]
+        first = {name: figures[name] for name in self.task.named_figures if name in figures}
         return Reading(
-            figures=figures, cases=cases, remarks=tuple(remarks), findings=tuple(findings), measured=measured
+            figures={**first, **figures},
+            cases=cases,
+            remarks=tuple(remarks),
+            findings=tuple(findings),
+            measured=measured,
         )
 
     async def _read_holdout(self, texts: Mapping[str, str], context: RunContext, case: str) -> float:
