@@ -44,6 +44,10 @@ from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores, select_first
 from promptiter.evaluation.stats.power import find_smallest_gain
 from promptiter.evaluation.surface_reads import find_shared_prompts
+from promptiter.policies.acceptance import decide
+from promptiter.policies.constraints import decides_by_figures, list_figures
+from promptiter.policies.evidence import AcceptanceDecision, Evidence, has_noise
+from promptiter.policies.figures import has_figure_noise
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goal_test import decide_for_goal
 from promptiter.policies.paired_runs import PairedRuns
@@ -57,8 +61,11 @@ MAX_NAMES = 5
 
 
 async def conclude_by_final_test(active: ActiveRun, rule: FinalTest) -> Conclusion:
-    """Test the accepted profile, after an ablation has removed parts that do not help, and return the conclusion."""
-    if rule.ablate and active.request.goal.kind == "score":
+    """Test the accepted profile, after an ablation has removed parts that do not help, and return the conclusion.
+
+    There is no ablation if raw figures decide: it removes what no score shows, such as the part that met a bound.
+    """
+    if rule.ablate and active.request.goal.kind == "score" and not decides_by_figures(active.request.acceptance):
         await ablate(active)
     if (budget := active.evaluator.gateway.budget) is not None:
         budget.release()
@@ -178,7 +185,24 @@ class _TestedGain:
                 await self.active.record_budget_end(ended)
                 result = replace(result, outcome="not_shown", reason=f"{result.reason}: {ended.message}")
                 break
-        return await self._finish(result, self.arms)
+        return await self._finish(self._look_at_figures(result), self.arms)
+
+    def _look_at_figures(self, result: FinalTestResult) -> FinalTestResult:
+        """The result, or that of the figures if the scores are the same and raw figures break the tie.
+
+        They must be the same in every repeat: there is no test for figures with noise.
+        """
+        policy, arms = self.active.request.acceptance, self.arms
+        if result.gain != 0 or self.problem is not None or not decides_by_figures(policy):
+            return result
+        names = list_figures(policy)
+        if any(has_figure_noise(names, each) or has_noise(each) for each in (arms.before, arms.after)):
+            return result
+        decision = decide(policy, Evidence(accepted=arms.before, candidate=arms.after))
+        if not isinstance(decision, AcceptanceDecision) or not decision.accepted:
+            return result
+        repeats = plural(arms.scores[0].repeats_made, "repeat")
+        return replace(result, outcome="shown", reason=f"{decision.reason}; the same in {repeats}")
 
     def _look(self) -> FinalTestResult:
         self.problem = self.arms.problem

@@ -122,6 +122,11 @@ def list_figures(policy: object) -> list[str]:
     return [name for part in iter_policies(policy) for name in _list_named(part)]
 
 
+def decides_by_figures(policy: object) -> bool:
+    """Whether a policy decides by raw figures, so that a part of a candidate may help although no score shows it."""
+    return any(isinstance(part, Bound | FigureGain) for part in iter_policies(policy))
+
+
 def check_figures(policy: object, metrics: Collection[str]) -> Iterator[str]:
     """Yield the problems of the figures that a policy names, in a run without a scorer."""
     known = [*metrics, *FIGURES]

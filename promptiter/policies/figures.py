@@ -39,6 +39,14 @@ def has_recorded_figure(name: str, evaluations: Iterable[Evaluation]) -> bool:
     return any(name in row.figures for each in evaluations for row in each.rows)
 
 
+def has_figure_noise(names: Iterable[str], evaluation: Evaluation) -> bool:
+    """Whether one of these recorded figures differed between two runs of a case."""
+    wanted = tuple(names)
+    return any(
+        len({row.figures.get(name) for row in rows}) > 1 for rows in evaluation.rows_by_case.values() for name in wanted
+    )
+
+
 def average_figures(evaluation: Evaluation) -> dict[str, float]:
     """The mean of each recorded figure that every run without an error has, by name, in the order of the scorer."""
     names = dict.fromkeys(name for row in evaluation.rows for name in row.figures)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from promptiter.agents.base import RunContext
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
 from promptiter.engine.review import Review, ReviewRequest
 from promptiter.engine.run import RunFailedError
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
-from promptiter.evaluation.scorer import Scorer
+from promptiter.evaluation.scorer import ScoredProfile, Scorer
 from promptiter.policies.edit_limits import EditLimits
+from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stop_limits import MaxFailures
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.runlog.journal import MemoryJournal
@@ -360,3 +365,67 @@ async def test_edits_work_with_cases_too() -> None:
 def test_options_that_make_no_sense_are_an_error(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(SetupError, match=problem):
         EditSearch(**options)
+
+
+# The final test
+
+
+async def test_a_gain_of_a_tie_breaker_alone_is_shown_by_figures_that_are_the_same_in_every_repeat() -> None:
+    start = Profile.of(STRUCTURE, {"workspace#file.guide.md": "greet ask answer thank you"})
+    search = EditSearch(function=Planned("greet ask answer thank"))
+    result = await run(search, initial_profile=start, final_test=FinalTest())
+    assert (result.verdict, read(result.accepted_profile)) == ("improved_on_validation", "greet ask answer thank")
+    assert result.conclusion is not None
+    reason = "this scorer: words is 4, as before; length is 22, was 26: better; the same in 2 repeats"
+    assert result.conclusion.reasons[0] == reason
+
+
+async def test_a_tie_breaker_that_differs_between_repeats_shows_nothing() -> None:
+    scoring = Scoring()
+
+    def vary(profile: Profile, context: RunContext) -> ScoredProfile:
+        found = scoring(profile)
+        return replace(found, figures={**found.figures, "length": found.figures["length"] + context.repeat % 2})
+
+    start = Profile.of(STRUCTURE, {"workspace#file.guide.md": "greet ask answer thank you"})
+    search = EditSearch(function=Planned("greet ask answer thank"))
+    result = await run(search, vary, initial_profile=start)
+    assert result.verdict == "no_evidence"
+
+
+async def test_no_ablation_removes_what_only_a_figure_shows() -> None:
+    """The notes break no tie here, but a run with two changed files would otherwise drop them."""
+    steps = ({GUIDE: "greet ask answer thank", NOTES: "Something."},)
+    result = await run(EditSearch(function=Planned(*steps)), final_test=FinalTest())
+    assert result.ablation is None
+    assert read(result.accepted_profile, NOTES) == "Something."
+
+
+# Order
+
+GUIDES = st.lists(
+    st.lists(st.sampled_from(["greet", "ask", "BAD", "CRASH", "long " * 10, "\n"]), max_size=4).map(" ".join),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=15)
+@given(GUIDES, st.integers(1, 3))
+def test_kept_versions_improve_in_the_order_and_never_break_a_bound(guides: list[str], parallel: int) -> None:
+    scoring = Scoring()
+    result = asyncio.run(
+        run(EditSearch(function=Planned(*guides), parallel=parallel), scoring, stop=MaxFailures(99), final_test=None)
+    )
+    kept, expected = [FILES[GUIDE]], [FILES[GUIDE]]
+    for guide, accepted, _ in decide(result):
+        kept += [guide] if accepted else []
+        if "CRASH" not in guide and "BAD" not in guide and rank(guide) > rank(expected[-1]):
+            expected.append(guide)
+    assert kept == expected
+    assert read(result.accepted_profile) == kept[-1]
+
+
+def rank(guide: str) -> tuple[int, int, int]:
+    """The place of a guide in the order: more words, then fewer characters, then fewer lines."""
+    return sum(word in guide for word in WORDS), -len(guide), -len(guide.splitlines())
