@@ -16,7 +16,7 @@ import typer
 
 from promptiter.cli.commands import agent as agent_commands
 from promptiter.cli.commands import cache as cache_commands
-from promptiter.cli.commands import db, test, trace
+from promptiter.cli.commands import db, task, test, trace
 from promptiter.cli.commands.apply import apply
 from promptiter.cli.commands.check import check
 from promptiter.cli.commands.compare import compare
@@ -83,6 +83,7 @@ app.add_typer(cache_commands.app, name="cache")
 app.add_typer(db.app, name="db")
 app.add_typer(trace.app, name="trace")
 app.add_typer(test.app, name="test")
+app.add_typer(task.app, name="task")
 
 
 def _print_version(wanted: bool) -> None:

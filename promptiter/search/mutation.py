@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 from promptiter.concurrency import call_any
 from promptiter.errors import SetupError, SurfaceValueError, nearest
@@ -24,6 +24,9 @@ from promptiter.structure import StructureSnapshot, Surface
 from promptiter.wording import shorten
 from traces import digest
 from traces.model import Json
+
+WRITTEN = "written by a function"
+"""The reason of an edit if its function gives none."""
 
 Values: TypeAlias = Mapping[str, Json]
 """Values of targets by name: the path of a file, or the id of another surface."""
@@ -119,7 +122,7 @@ class TextMutator(Protocol):
 class FunctionMutator:
     """A Python function from a MutationRequest to new values by path, or None if it has nothing left to try.
 
-    It may be async, or sync (run in a thread). What it returned is stored, so a resumed run does not call it again.
+    It may be async, or sync (run in a thread). To say why, it returns WrittenValues. What it returned is stored, so a resumed run does not call it again.
     """
 
     function: Callable[[MutationRequest], Any]
@@ -132,15 +135,17 @@ class FunctionMutator:
         async def execute(**_: Json) -> Json:
             gateway.check_stop()
             answer = await call_any(self.function, request)
-            if answer is not None and not isinstance(answer, Mapping):
+            written = answer if isinstance(answer, WrittenValues) else WrittenValues(values=answer)
+            if written.values is not None and not isinstance(written.values, Mapping):
                 raise TypeError(f"the mutator returned {shorten(answer)}; return a mapping from path to text, or None")
-            return None if answer is None else dict(answer)
+            values = None if written.values is None else dict(written.values)
+            return {"values": values, "reason": written.reason or WRITTEN}
 
         gateway = current_gateway()
         arguments = {"request": digest(request.to_json())}
         site = CallSite(role="optimizer", case_id=f"edit {request.number}")
-        found = await gateway.call_tool("mutator:function", arguments, execute, site)
-        return WrittenValues(values=found, reason="written by a function")
+        found = cast("dict[str, Json]", await gateway.call_tool("mutator:function", arguments, execute, site))
+        return WrittenValues(values=cast("Values | None", found["values"]), reason=str(found["reason"]))
 
 
 class TargetNames:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 from promptiter.evaluation.score import Finding
-from promptiter.search.mutation import MutationRequest
+from promptiter.search.mutation import MutationRequest, WrittenValues
 from promptiter.search.removable_parts import Pieces
 from promptiter.structure import Surface
 
@@ -35,8 +35,8 @@ class Edit:
     reason: str
 
 
-def edit_offline(request: MutationRequest) -> dict[str, str] | None:
-    """The next edit that was not tried since the profile was accepted; None if there is none left.
+def edit_offline(request: MutationRequest) -> WrittenValues:
+    """The next edit that was not tried since the profile was accepted; no values if there is none left.
 
     It follows from the request alone, so that a resumed run continues with the same edit.
     """
@@ -62,9 +62,9 @@ def edit_offline(request: MutationRequest) -> dict[str, str] | None:
             break
     left = before[position:]
     if len(left) < request.number:
-        return None
+        return WrittenValues(values=None, reason="no simple edit is left; a model may find more")
     chosen = left[request.number - 1]
-    return {chosen.path: chosen.text}
+    return WrittenValues(values={chosen.path: chosen.text}, reason=chosen.reason)
 
 
 def list_edits(texts: Mapping[str, str], findings: Sequence[Finding], *, seeks_less: bool) -> Iterator[Edit]:
