@@ -122,7 +122,8 @@ class TextMutator(Protocol):
 class FunctionMutator:
     """A Python function from a MutationRequest to new values by path, or None if it has nothing left to try.
 
-    It may be async, or sync (run in a thread). To say why, it returns WrittenValues. What it returned is stored, so a resumed run does not call it again.
+    It may be async, or sync (run in a thread). To say why, it returns WrittenValues. What it returned is stored, so a
+    resumed run does not call it again.
     """
 
     function: Callable[[MutationRequest], Any]
