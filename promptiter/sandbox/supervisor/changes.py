@@ -11,6 +11,9 @@ from promptiter.sandbox.supervisor.files import find_mode, have_same_content
 MAX_CHANGES = 100_000
 """More than this many changed files are an error."""
 
+MAX_PATH = 3000
+"""A folder with a longer path is listed itself, not what is in it: such paths cannot be used."""
+
 Signature = tuple[int, int, int, int, int]
 """Mode, size, inode, and the times of the last change of content and of anything: no command can set the last one."""
 Snapshot = dict[str, Signature]
@@ -57,7 +60,7 @@ def sign(found: os.stat_result) -> Signature:
 
 
 def walk_files(root: str) -> Iterator[tuple[str, os.stat_result]]:
-    """All entries but folders, with relative paths. Does not follow links."""
+    """All entries but folders, with relative paths. Does not follow links. Folders that are too deep are entries."""
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -67,7 +70,7 @@ def walk_files(root: str) -> Iterator[tuple[str, os.stat_result]]:
             continue
         for entry in entries:
             path = f"{folder}{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
+            if entry.is_dir(follow_symlinks=False) and len(os.fsencode(path)) < MAX_PATH:
                 folders.append(f"{path}/")
                 continue
             try:
@@ -113,7 +116,9 @@ def read_overlay(upper: str, lower: str, *, planned: Mapping[str, Signature]) ->
             below = find_mode(f"{lower}/{path}")
             if stat.S_ISDIR(below) and not stat.S_ISDIR(found.st_mode):
                 _add_deleted_below(changes, lower, f"{path}/")
-            if stat.S_ISDIR(found.st_mode):
+            if stat.S_ISDIR(found.st_mode) and len(os.fsencode(path)) >= MAX_PATH:
+                changes.add(path, found.st_mode)
+            elif stat.S_ISDIR(found.st_mode):
                 folders.append(f"{path}/")
                 if below and not stat.S_ISDIR(below):
                     changes.add_deleted(path)

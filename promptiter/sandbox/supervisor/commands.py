@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Protocol
 
 from promptiter.sandbox.protocol import Message, read_message
+from promptiter.sandbox.supervisor.attributes import AttributeChanges
 from promptiter.sandbox.supervisor.processes import Processes, end_processes, reap
 
 _TICK_MS = 50
@@ -32,11 +34,18 @@ class CommandRequest(NamedTuple):
 class Restrictions(NamedTuple):
     """What is done in the new process before it becomes the command, and what is watched while it runs."""
 
-    apply: Callable[[], None]
+    apply: Callable[[], int]
     processes: Processes
     max_processes: int
-    is_over_quota: Callable[[], bool]
-    check_every_s: float
+    quota: Quota
+    changeable: tuple[str, ...] = ()
+
+
+class Quota(Protocol):
+    """How much a command may write."""
+
+    def is_exceeded(self, *, at_end: bool = False) -> bool:
+        """Whether it wrote more."""
 
 
 class Outcome(NamedTuple):
@@ -53,23 +62,28 @@ class Outcome(NamedTuple):
 
 def run_command(request: CommandRequest, restrictions: Restrictions, *, messages: int) -> Outcome:
     """Run a command to its end. EOFError if promptiter has ended meanwhile: then the caller ends everything."""
-    streams = _Streams(request)
-    process = streams.start(lambda: _become(request, restrictions))
+    streams = _Streams(request, restrictions.changeable)
+    process = streams.start(lambda send: _become(request, restrictions, send))
     statuses: dict[int, int] = {}
-    how, error = _wait(process, streams, statuses, request, restrictions, messages)
+    try:
+        how, error = _wait(process, streams, statuses, request, restrictions, messages)
+    except OSError:
+        end_processes(restrictions.processes, grace_s=0.0)
+        streams.close()
+        raise
     if how == "exited":
         end = time.monotonic() + request.grace_s
         while streams.is_open() and not streams.exceeded and time.monotonic() < end:  # of children left behind
             streams.move(_TICK_MS)
             reap(statuses)
-        how = streams.exceeded or how
+        how = streams.exceeded or ("quota" if restrictions.quota.is_exceeded(at_end=True) else how)
     end_processes(restrictions.processes, grace_s=request.grace_s if how not in {"processes", "quota"} else 0.0)
     while streams.is_open() and streams.move(0):
         pass
     streams.close()
     if error:
         return Outcome("not started", error, b"", b"")
-    status = statuses.get(process, 0)
+    status = statuses.get(process, signal.SIGKILL)
     return Outcome(how, os.waitstatus_to_exitcode(status), bytes(streams.stdout), bytes(streams.stderr))
 
 
@@ -82,7 +96,7 @@ def _wait(
     messages: int,
 ) -> tuple[str, int]:
     """Move data until the command ends or has to be ended. Returns why, and the error if it did not start."""
-    end, next_check = time.monotonic() + request.timeout_s, 0.0
+    end = time.monotonic() + request.timeout_s
     watched = select.poll()
     watched.register(messages, select.POLLIN)
     while True:
@@ -98,29 +112,26 @@ def _wait(
         if watched.poll(0):
             read_message(messages)  # the only one that can come now is that the task was cancelled
             return "cancelled", 0
-        if time.monotonic() < next_check:
-            continue
-        next_check = time.monotonic() + restrictions.check_every_s
-        if restrictions.processes.count() > restrictions.max_processes:
+        if restrictions.processes.exceeds(restrictions.max_processes):
             return "processes", 0
-        if restrictions.is_over_quota():
+        if restrictions.quota.is_exceeded():
             return "quota", 0
 
 
-def _become(request: CommandRequest, restrictions: Restrictions) -> NoReturn:
+def _become(request: CommandRequest, restrictions: Restrictions, send: Callable[[int], None]) -> NoReturn:
     """In the new process: give up all rights, and become the command."""
     os.setsid()
     for number in _RESET:
         signal.signal(number, signal.SIG_DFL)
     os.chdir(request.cwd)
-    restrictions.apply()
+    send(restrictions.apply())
     os.execvpe(request.command[0], request.command, request.environment)
 
 
 class _Streams:
     """Standard input, output and error of a command, and one more pipe for an error at its start."""
 
-    def __init__(self, request: CommandRequest) -> None:
+    def __init__(self, request: CommandRequest, changeable: tuple[str, ...]) -> None:
         self.stdout, self.stderr = bytearray(), bytearray()
         self.exceeded = ""
         self._limit = request.max_output_bytes
@@ -130,25 +141,30 @@ class _Streams:
         self._writer = -1
         self._errors = -1
         self._wake, self._woken = os.pipe()
+        self._changeable = changeable
+        self._attributes: AttributeChanges | None = None
 
-    def start(self, become: Callable[[], NoReturn]) -> int:
+    def start(self, become: Callable[[Callable[[int], None]], NoReturn]) -> int:
         """Fork. The child never returns."""
         for_input, self._writer = os.pipe()
         of_output, output = os.pipe()
         of_error, error = os.pipe()
         self._errors, start_error = os.pipe()
+        here, there = socket.socketpair()
         process = os.fork()
         if not process:
             try:
                 for number, descriptor in enumerate((for_input, output, error)):
                     os.dup2(descriptor, number)
-                become()
+                become(lambda listener: _send_listener(there, listener))
             except BaseException as problem:  # noqa: BLE001 - the parent reports it
                 number = problem.errno if isinstance(problem, OSError) and problem.errno else 255
                 os.write(start_error, bytes((min(number, 255),)))
             os._exit(127)
         for descriptor in (for_input, output, error, start_error):
             os.close(descriptor)
+        there.close()
+        self._receive_listener(here)
         for descriptor in (self._writer, of_output, of_error, self._wake, self._woken):
             os.set_blocking(descriptor, False)
         self._outputs = {of_output: self.stdout, of_error: self.stderr}
@@ -165,11 +181,13 @@ class _Streams:
     def move(self, timeout_ms: int) -> bool:
         """Wait for something to happen, and move data. False if nothing happened."""
         events = self._poll.poll(timeout_ms)
-        for descriptor, _ in events:
+        for descriptor, event in events:
             if descriptor == self._wake:
                 os.read(self._wake, _PART)
             elif descriptor == self._writer:
                 self._write()
+            elif self._attributes is not None and descriptor == self._attributes.listener:
+                self._answer_call(self._attributes, event)
             else:
                 self._read(descriptor)
         return bool(events)
@@ -185,6 +203,22 @@ class _Streams:
             os.close(descriptor)
         self._outputs = {}
         self._close_writer()
+        if self._attributes is not None:
+            self._attributes.close()
+
+    def _receive_listener(self, here: socket.socket) -> None:
+        """The child sends it once it has given up its rights; nothing, if it has failed before."""
+        with here:
+            _, listeners, _, _ = socket.recv_fds(here, 1, 1)
+        if listeners:
+            self._attributes = AttributeChanges(listeners[0], self._changeable)
+            self._poll.register(listeners[0], select.POLLIN)
+
+    def _answer_call(self, attributes: AttributeChanges, event: int) -> None:
+        if event & select.POLLIN:
+            attributes.answer()
+        else:  # no process is left that could ask
+            self._poll.unregister(attributes.listener)
 
     def _read(self, descriptor: int) -> None:
         collected = self._outputs[descriptor]
@@ -218,6 +252,12 @@ class _Streams:
             self._poll.unregister(self._writer)
             os.close(self._writer)
             self._writer = -1
+
+
+def _send_listener(there: socket.socket, listener: int) -> None:
+    if listener >= 0:
+        socket.send_fds(there, [b"l"], [listener])
+    there.close()
 
 
 def install_child_handler() -> None:

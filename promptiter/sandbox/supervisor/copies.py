@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import time
 from typing import NamedTuple, Protocol
 
@@ -11,6 +12,11 @@ from promptiter.sandbox.supervisor.files import find_status, write_file
 
 TEMPORARY = ("TMPDIR", "TMP", "TEMP")
 """Variables that name the folder of temporary files."""
+
+
+_LOOK_S = 0.3
+_BYTES_PER_FILE = 4096
+"""What a small file counts for."""
 
 
 class OpenRequest(NamedTuple):
@@ -69,17 +75,21 @@ class Quota:
         """Count what is there from now on as given."""
         self._base = self._measure()
 
-    def is_exceeded(self) -> bool:
-        if self._folder is None or time.monotonic() < self._next:
+    def is_exceeded(self, *, at_end: bool = False) -> bool:
+        """Whether more was added. Answers no if it looked just before, unless a command is at its end."""
+        if self._folder is None or (time.monotonic() < self._next and not at_end):
             return False
-        return self._measure() - self._base > self._max_bytes
+        return self._measure() - self._base >= self._max_bytes
 
     def _measure(self) -> int:
         if self._folder is None:
             return 0
         started = time.monotonic()
-        used = sum(found.st_blocks * 512 for _, found in walk_files(self._folder))
-        self._next = time.monotonic() + 10 * (time.monotonic() - started)
+        used = 0
+        for _, found in walk_files(self._folder):
+            is_too_deep = stat.S_ISDIR(found.st_mode)
+            used += self._max_bytes if is_too_deep else max(found.st_blocks * 512, _BYTES_PER_FILE)
+        self._next = time.monotonic() + max(_LOOK_S, 10 * (time.monotonic() - started))
         return used
 
 

@@ -14,11 +14,11 @@ from promptiter.sandbox.supervisor.files import find_mode, write_file
 from promptiter.sandbox.supervisor.landlock import Ruleset, list_readable, read_abi
 from promptiter.sandbox.supervisor.processes import Descendants
 from promptiter.sandbox.supervisor.rights import Rights, count_threads_of_user
+from promptiter.sandbox.supervisor.seccomp import has_filter
 from promptiter.sandbox.supervisor.view import SCRATCH, find_entries
 
 PRIVATE = "promptiter-private-"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-_CHECK_S = 0.5
 
 
 class FolderCopy:
@@ -35,13 +35,12 @@ class FolderCopy:
         write_plan(self.root, request.files)
         self._before = take_snapshot(self.root)
         self._tampered: set[str] = set()
-        self._processes = Descendants()
         self._quota = Quota(request.folder, request.disk_bytes)
         self._quota.start()
         self._ruleset, self.description = None, "no protection"
         if request.kind == "landlock":
             self._ruleset = self._make_ruleset()
-            self.description = f"Landlock {read_abi()}, copy"
+            self.description = f"Landlock {read_abi()}, {'seccomp, ' if has_filter() else ''}copy"
 
     def prepare_run(self) -> None:
         """Restore what is protected: Landlock cannot protect files in a folder that may be written."""
@@ -58,13 +57,15 @@ class FolderCopy:
             processes=limits_processes,
             file_bytes=self._request.disk_bytes,
             memory_bytes=self._request.memory_bytes,
+            is_filtered=self._ruleset is not None and has_filter(),
+            network=self._request.network,
         )
         return Restrictions(
             apply=rights.apply,
-            processes=self._processes,
+            processes=Descendants(),
             max_processes=self._request.processes,
-            is_over_quota=self._quota.is_exceeded,
-            check_every_s=_CHECK_S,
+            quota=self._quota,
+            changeable=(self.root, self._temporary),
         )
 
     def adapt_environment(self, environment: dict[str, str]) -> dict[str, str]:

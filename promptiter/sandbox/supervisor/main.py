@@ -19,6 +19,7 @@ from promptiter.sandbox.supervisor.processes import Descendants, end_processes
 from promptiter.sandbox.supervisor.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 
 REQUESTS, ANSWERS = 0, 1
+_MAX_ERROR = 500
 _REFUSED = (OSError, RefusedFileError, TooManyChangesError)
 
 
@@ -103,7 +104,7 @@ def _read_open(message: Message, data: bytes) -> OpenRequest:
 
 def _refuse(error: Exception) -> None:
     number = error.errno if isinstance(error, OSError) else None
-    write_message(ANSWERS, {"error": str(error), "errno": number, "class": type(error).__name__})
+    write_message(ANSWERS, {"error": str(error)[:_MAX_ERROR], "errno": number, "class": type(error).__name__})
 
 
 def _stay_with_parent(kind: str) -> None:

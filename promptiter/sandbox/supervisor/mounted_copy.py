@@ -68,8 +68,7 @@ class MountedCopy:
             apply=rights.apply,
             processes=self._processes,
             max_processes=self._request.processes,
-            is_over_quota=self._quota.is_exceeded,
-            check_every_s=0.0,
+            quota=self._quota,
         )
 
     def adapt_environment(self, environment: dict[str, str]) -> dict[str, str]:

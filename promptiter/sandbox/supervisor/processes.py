@@ -8,6 +8,7 @@ import time
 from typing import Protocol
 
 _POLL_S = 0.005
+_LOOK_S = 0.5
 
 
 class Processes(Protocol):
@@ -16,8 +17,8 @@ class Processes(Protocol):
     def signal(self, number: int) -> None:
         """Send a signal to each."""
 
-    def count(self) -> int:
-        """How many there are."""
+    def exceeds(self, limit: int) -> bool:
+        """Whether there are more than this."""
 
     def kill(self) -> None:
         """Send SIGKILL so that none can start another one meanwhile."""
@@ -32,8 +33,8 @@ class NamespaceProcesses:
         except ProcessLookupError:
             return
 
-    def count(self) -> int:
-        return sum(name.isdigit() for name in os.listdir("/proc")) - 1
+    def exceeds(self, limit: int) -> bool:
+        return sum(name.isdigit() for name in os.listdir("/proc")) - 1 > limit
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)  # all at once: the kernel lets none fork meanwhile
@@ -42,12 +43,21 @@ class NamespaceProcesses:
 class Descendants:
     """Those that this process started, and theirs. As a subreaper, it becomes the parent of those that lose theirs."""
 
+    def __init__(self) -> None:
+        self._threads = _count_threads()
+        self._next_look = 0.0
+
     def signal(self, number: int) -> None:
         for process in self._find():
             _signal(process, number)
 
-    def count(self) -> int:
-        return len(self._find())
+    def exceeds(self, limit: int) -> bool:
+        """Looking at every process takes long, so it is done now and then, and when there are many new ones."""
+        has_many = _count_threads() - self._threads > limit
+        if not has_many and time.monotonic() < self._next_look:
+            return False
+        self._next_look = time.monotonic() + _LOOK_S
+        return len(self._find()) > limit
 
     def kill(self) -> None:
         """Stop all until no new one appears, then kill them: a process that starts others is faster otherwise."""
@@ -105,6 +115,15 @@ def reap(statuses: dict[int, int] | None = None) -> bool:
             return True
         if statuses is not None:
             statuses[process] = status
+
+
+def _count_threads() -> int:
+    """Threads of the whole machine."""
+    try:
+        with open("/proc/loadavg") as opened:
+            return int(opened.read().split()[3].partition("/")[2])
+    except OSError:
+        return 0
 
 
 def _read_parent(name: str) -> int:

@@ -9,6 +9,7 @@ import sys
 from typing import NamedTuple
 
 from promptiter.sandbox.supervisor.landlock import Ruleset
+from promptiter.sandbox.supervisor.seccomp import install_filter
 from promptiter.sandbox.supervisor.syscalls import (
     CAP_DAC_OVERRIDE,
     CAP_FOWNER,
@@ -30,9 +31,14 @@ class Rights(NamedTuple):
     processes: int | None
     file_bytes: int
     memory_bytes: int | None
+    is_filtered: bool = False
+    network: bool = True
 
-    def apply(self) -> None:
-        """Give up everything else, for this process and all it starts."""
+    def apply(self) -> int:
+        """Give up everything else, for this process and all it starts.
+
+        Returns a descriptor on which the filter asks about calls, or -1.
+        """
         limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, self.file_bytes)]
         if self.processes is not None:
             limits.append((resource.RLIMIT_NPROC, self.processes))
@@ -41,13 +47,14 @@ class Rights(NamedTuple):
         for kind, limit in limits:
             _limit(kind, limit)
         if not sys.platform.startswith("linux"):
-            return
+            return -1
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if self.capabilities is not None:
             set_capabilities(self.capabilities)
             prctl(PR_SET_NO_NEW_PRIVS, 1)
         if self.ruleset is not None:
             self.ruleset.apply()
+        return install_filter(network=self.network) if self.is_filtered else -1
 
 
 def count_threads_of_user() -> int:
