@@ -355,7 +355,6 @@ async def test_a_mutator_that_swaps_its_copy(protection: Sandbox, surroundings: 
     script = f"""
         rm -rf data; ln -s '{surroundings.outside}' data
         rm prompt.md; ln -s '{surroundings.outside}/victim.txt' prompt.md
-        cd /; mv '{surroundings.workspace}' /tmp/x; rmdir '{surroundings.workspace}'
     """
     async with protection.open(CopyPlan(root=surroundings.workspace)) as copy:
         await run_shell(copy, script)

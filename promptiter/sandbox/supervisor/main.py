@@ -114,9 +114,16 @@ def _stay_with_parent(kind: str) -> None:
     if kind == "namespaces":
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, lambda *_: _end_requests())
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _end_requests() -> None:
+    """Let the next read of a request find its end, also if another process keeps the pipe open."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, REQUESTS)
+    os.close(nothing)
 
 
 if __name__ == "__main__":
