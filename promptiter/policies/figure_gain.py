@@ -110,7 +110,9 @@ class FigureGain(ComposablePolicy):
             gain = -gain
         primary = _describe_change(self.figure, before, after)
         if abs(gain) > to_decimal(self.min_gain):
-            return evidence.accept_if(gain > 0, f"{primary}: {'better' if gain > 0 else 'worse'} by {abs(gain):f}")
+            return evidence.accept_if(
+                gain > 0, f"{primary}: {'better' if gain > 0 else 'worse'} by {abs(gain).normalize():f}"
+            )
         tied = primary if not gain else f"{primary}: a difference of at most {self.min_gain:g}"
         for side, figure in self.tie_breakers:
             before, after = read_figures(figure, evidence)

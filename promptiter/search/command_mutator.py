@@ -83,7 +83,7 @@ class CommandMutator:
     def find_setup_problem(self) -> str | None:
         """Why the program cannot be started; None if it can, as far as that is known before its copy is made."""
         environment = {**select_environment(self.inherit), **self.environment}
-        return find_start_problem(self.command, environment=environment, cwd=self.workspace.root)
+        return find_start_problem(self.command, environment=environment, cwd=self.workspace.folder)
 
     async def write(self, request: MutationRequest) -> WrittenValues:
         """Run the command, and return what it changed. CommandError if it fails."""

@@ -32,7 +32,7 @@ class EditWorkspace:
     the private copy.
     """
 
-    root: Path
+    root: str | os.PathLike[str]
     artifacts: tuple[str, ...]
     hidden: tuple[str, ...] = ()
     protected: tuple[str, ...] = ()
@@ -45,11 +45,17 @@ class EditWorkspace:
     network: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.root).absolute())
         if not self.artifacts:
             raise SetupError("the workspace of a mutator has no artifacts; name the files that it may edit")
         for name in ("artifacts", "hidden", "protected"):
             for path in getattr(self, name):
                 check_relative(f"{name} of the workspace", path)
+
+    @property
+    def folder(self) -> Path:
+        """The root, as an absolute path."""
+        return Path(self.root)
 
     @classmethod
     def of(cls, given: Any) -> EditWorkspace:
@@ -63,7 +69,7 @@ class EditWorkspace:
                 f"artifacts, and perhaps {', '.join(known[2:])}"
             )
         lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list | tuple)}
-        return cls(**{**given, **lists, "root": Path(given["root"])})
+        return cls(**{**given, **lists})
 
     def build_plan(self, profile: Profile, structure: StructureSnapshot, others: Mapping[str, str]) -> CopyPlan:
         """A copy with the files of a profile, and others."""
@@ -73,11 +79,11 @@ class EditWorkspace:
             on_disk = self._read_original(path)
             if on_disk is None and not text:
                 continue
-            content = FileSource(self.root / path).encode(text, like=on_disk or b"")
+            content = FileSource(self.folder / path).encode(text, like=on_disk or b"")
             if content != on_disk:
                 files[path] = content
         return CopyPlan(
-            root=self.root,
+            root=self.folder,
             files=files,
             hidden=self.hidden,
             protected=self.protected,
@@ -93,7 +99,7 @@ class EditWorkspace:
 
     def decode(self, path: str, content: bytes) -> str:
         """The text of an artifact. SetupError if it is not text."""
-        return FileSource(self.root / path).decode(content)
+        return FileSource(self.folder / path).decode(content)
 
     def is_ignored(self, path: str) -> bool:
         """Whether it does not matter that this path has changed."""
@@ -102,11 +108,11 @@ class EditWorkspace:
     def find_free_name(self, wanted: str) -> str:
         """The name, or one like it, that the folder does not have."""
         name, number = wanted, 1
-        while os.path.lexists(self.root / name):
+        while os.path.lexists(self.folder / name):
             number += 1
             name = f"{wanted}-{number}"
         return name
 
     def _read_original(self, path: str) -> bytes | None:
-        file = self.root / path
+        file = self.folder / path
         return file.read_bytes() if file.is_file() else None
