@@ -15,7 +15,7 @@ from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.llm.secret_fields import expand_variables
 from promptiter.tasks.files.globs import find_escape, has_wildcard, list_files, matches
 from promptiter.tasks.files.python_scorer import build_command
-from promptiter.tasks.files.rubrics import read_rubrics
+from promptiter.tasks.files.rubrics import ALL_JUDGES, read_rubrics
 from promptiter.tasks.files.task import (
     Artifacts,
     FileTask,
@@ -114,13 +114,14 @@ class _TaskBuilder:
             )
             for each in given.objectives
         )
+        judges = tuple(self._build_judge(each, at) for at, each in enumerate(given.all_judges))
+        judged = {ALL_JUDGES, *(each.metric for each in judges)}
+        metric = objectives[0].metric if objectives[0].metric not in judged else "score"
         scorers = tuple(
-            self._build_scorer(each, f"scorer[{at}]", default=objectives[0].metric if len(given.scorers) == 1 else "")
-            for at, each in enumerate(given.scorers)
+            self._build_scorer(each, f"scorer[{at}]", default=metric) for at, each in enumerate(given.scorers)
         )
         runner = None if given.runner is None else self._build_command(given.runner, "runner")
-        holdout = self._build_holdout(objectives[0].metric)
-        judges = tuple(self._build_judge(each, at) for at, each in enumerate(given.all_judges))
+        holdout = self._build_holdout(metric)
         commands = [*([runner] if runner else []), *(each.command for each in scorers)]
         if holdout is not None:
             commands.append(holdout.scorer.command)

@@ -17,11 +17,9 @@ from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.metrics.judge_model import build_judges
 from promptiter.evaluation.score import Finding
 from promptiter.llm.gateway import Gateway
+from promptiter.tasks.files.rubrics import ALL_JUDGES
 from promptiter.tasks.files.task import FileTask, TaskJudge
 from traces.model import Json
-
-ALL = "judges"
-"""The figure that is the mean of all judges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,7 @@ async def ask_judges(
     readings = [await _ask(each, judges[each.metric], task, texts, output) for each in task.judges]
     if len(readings) > 1:
         mean = sum(each.value for each in readings) / len(readings)
-        readings.append(JudgeReading(metric=ALL, value=mean))
+        readings.append(JudgeReading(metric=ALL_JUDGES, value=mean))
     return tuple(readings)
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from promptiter.errors import SetupError
 
+ALL_JUDGES = "judges"
+"""The figure that is the mean of all judges."""
+
 _ITEM = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+(.+?)\s*$", re.MULTILINE)
 
 
