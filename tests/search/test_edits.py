@@ -19,12 +19,14 @@ from promptiter.engine.run import RunFailedError
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.scorer import ScoredProfile, Scorer
+from promptiter.forecast.forecast import forecast_run
 from promptiter.policies.edit_limits import EditLimits
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stop_limits import MaxFailures
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
+from promptiter.runs import decide_again
 from promptiter.search.edit_record import FrontChanged, MutationsWritten
 from promptiter.search.edits import CRASHED, MOST_IDLE, TRIED_BEFORE, EditSearch
 from promptiter.search.mutation import MutationRequest
@@ -429,3 +431,22 @@ def test_kept_versions_improve_in_the_order_and_never_break_a_bound(guides: list
 def rank(guide: str) -> tuple[int, int, int]:
     """The place of a guide in the order: more words, then fewer characters, then fewer lines."""
     return sum(word in guide for word in WORDS), -len(guide), -len(guide.splitlines())
+
+
+# What others make of such a run
+
+
+async def test_decisions_are_made_again_from_the_record() -> None:
+    journal = MemoryJournal()
+    await run(EditSearch(function=Planned(*STEPS)), journal=journal)
+    again = [each for each in decide_again(journal.events) if each.again is not None]
+    assert len(again) == 5  # the crash and the repetition were rejected before a policy was asked
+    assert all(each.recorded == each.again for each in again)
+
+
+def test_a_run_of_edits_can_be_forecast() -> None:
+    for search in (EditSearch(optimizer=Adds(), parallel=2), EditSearch(function=Planned("greet"))):
+        engine = Engine(STRUCTURE, Evaluator(), search=search)
+        found = forecast_run(engine, build_request(Scorer(Scoring(), holdout=lambda _: 0.5)))
+        assert found.rounds.high > 1
+        assert not any("the test set will not be run" in each for each in found.notes)
