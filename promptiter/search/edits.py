@@ -90,35 +90,44 @@ class EditSearch:
         history: Sequence[str] = (),
     ) -> None:
         check_count(parallel, "parallel")
-        given = [name for name, value in (("mutator", mutator), ("command", command), ("function", function)) if value]
-        has_stages = any(each is not None for each in (backwarder, aggregator, optimizer))
-        if len(given) > 1 or (given and has_stages):
-            others = ["stages"] if has_stages else []
-            raise SetupError(f"the search 'edits' has {' and '.join([*given, *others])}; give one of them")
-        self.mutator: TextMutator | StageMutator
-        if command:
-            self.mutator = CommandMutator.of(
-                command, EditWorkspace.of(workspace), environment=environment, inherit=inherit, timeout_s=timeout_s
-            )
-        elif function:
-            self.mutator = FunctionMutator(load_reference(function) if isinstance(function, str) else function)
-        else:
-            self.mutator = mutator or StageMutator(backwarder, aggregator, optimizer, check=check)
-        if isinstance(self.mutator, StageMutator) and parallel > MAX_CANDIDATES:
+        self.backwarder, self.aggregator, self.optimizer, self.check = backwarder, aggregator, optimizer, check
+        self.mutator, self.command, self.function = mutator, command, function
+        self.workspace, self.environment, self.inherit, self.timeout_s = workspace, environment, inherit, timeout_s
+        self.parallel, self.objectives = parallel, objectives
+        self.instructions, self.history = instructions, history
+        self.directions = _check_objectives(objectives or {})
+        self.chosen = self._choose_mutator()
+        if isinstance(self.chosen, StageMutator) and parallel > MAX_CANDIDATES:
             raise SetupError(f"parallel is {parallel}; stages write at most {MAX_CANDIDATES} candidates at once")
-        self.parallel = parallel
-        self.objectives = _check_objectives(objectives or {})
-        self.instructions = instructions
-        self.history = tuple(history)
+
+    def _choose_mutator(self) -> TextMutator | StageMutator:
+        """The mutator that is given, or the stages."""
+        names = [name for name in ("mutator", "command", "function") if getattr(self, name)]
+        has_stages = any(each is not None for each in (self.backwarder, self.aggregator, self.optimizer))
+        if len(names) > 1 or (names and has_stages):
+            others = ["stages"] if has_stages else []
+            raise SetupError(f"the search 'edits' has {' and '.join([*names, *others])}; give one of them")
+        if self.command:
+            return CommandMutator.of(
+                self.command,
+                EditWorkspace.of(self.workspace),
+                environment=self.environment,
+                inherit=self.inherit,
+                timeout_s=self.timeout_s,
+            )
+        if self.function:
+            function = load_reference(self.function) if isinstance(self.function, str) else self.function
+            return FunctionMutator(function)
+        return self.mutator or StageMutator(self.backwarder, self.aggregator, self.optimizer, check=self.check)
 
     async def search(self, session: Session) -> None:
         names = TargetNames(session.snapshot, session.targets)
         failures = StageFailures(session)
         writer: CandidateWriter
-        if isinstance(self.mutator, StageMutator):
-            writer = StageWriter(session, self.mutator, failures=failures)
+        if isinstance(self.chosen, StageMutator):
+            writer = StageWriter(session, self.chosen, failures=failures)
         else:
-            writer = TextWriter(session, self.mutator, names, failures=failures)
+            writer = TextWriter(session, self.chosen, names, failures=failures)
         rounds = _EditRounds(session, self, writer, names)
         await rounds.begin()
         while not await session.should_stop():
@@ -127,9 +136,9 @@ class EditSearch:
 
     def outline(self) -> SearchOutline:
         """What a round may call, for the forecast."""
-        if not isinstance(self.mutator, StageMutator):
+        if not isinstance(self.chosen, StageMutator):
             return SearchOutline()
-        blaming, merger, writer, *_ = self.mutator.stages
+        blaming, merger, writer, *_ = self.chosen.stages
         return SearchOutline(
             width=self.parallel,
             backwarder=find_model(blaming),
@@ -139,7 +148,7 @@ class EditSearch:
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
         """One line for each model of a stage that cannot be called or has no price, and each missing program."""
-        stages = self.mutator.stages if isinstance(self.mutator, StageMutator) else (self.mutator,)
+        stages = self.chosen.stages if isinstance(self.chosen, StageMutator) else (self.chosen,)
         return find_stage_problems(stages, gateway)
 
 
@@ -170,7 +179,7 @@ class _EditRounds:
         self._writer = writer
         self._names = names
         self._policy = session.request.acceptance
-        self._front: Front[_Measured] = Front(search.objectives)
+        self._front: Front[_Measured] = Front(search.directions)
         self._tried = {session.baseline.profile.digest}
         self._rejected: list[RejectedEdit] = []
         self._idle = 0

@@ -219,8 +219,8 @@ async def test_a_program_that_fails_at_first_ends_the_run_with_what_it_said(root
 @pytest.mark.slow
 async def test_a_program_that_runs_forever_is_ended(root: Path) -> None:
     search = build_search(root, "import time\ntime.sleep(600)")
-    assert isinstance(search.mutator, CommandMutator)
-    search.mutator = replace(search.mutator, limits=ProcessLimits(timeout_s=0.5, grace_s=0.1))
+    assert isinstance(search.chosen, CommandMutator)
+    search.chosen = replace(search.chosen, limits=ProcessLimits(timeout_s=0.5, grace_s=0.1))
     with pytest.raises(RunFailedError, match=r"the mutator failed: .*0\.5 s"):
         await Engine(STRUCTURE, Evaluator(), search=search).run(build_request(Scoring(), max_rounds=1))
 

@@ -20,6 +20,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import EvaluationOptions, Evaluator
 from promptiter.evaluation.scorer import ScoredProfile, Scorer
 from promptiter.forecast.forecast import forecast_run
+from promptiter.offline import RuleOptimizer
 from promptiter.policies.edit_limits import EditLimits
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.stop_limits import MaxFailures
@@ -27,6 +28,7 @@ from promptiter.profile import Profile, SurfacePatch
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.results import RunResult
 from promptiter.runs import decide_again
+from promptiter.runs.python_parts import describe_parts, rebuild_run
 from promptiter.search.edit_record import FrontChanged, MutationsWritten
 from promptiter.search.edits import CRASHED, MOST_IDLE, TRIED_BEFORE, EditSearch
 from promptiter.search.mutation import MutationRequest
@@ -450,3 +452,35 @@ def test_a_run_of_edits_can_be_forecast() -> None:
         found = forecast_run(engine, build_request(Scorer(Scoring(), holdout=lambda _: 0.5)))
         assert found.rounds.high > 1
         assert not any("the test set will not be run" in each for each in found.notes)
+
+
+def measure(profile: Profile) -> ScoredProfile:
+    return Scoring()(profile)
+
+
+def improve(request: MutationRequest) -> dict[str, str] | None:
+    return {GUIDE: "greet"} if request.round == 1 else None
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        EditSearch(function=improve, parallel=2, objectives={"words": "maximize"}, instructions="Improve."),
+        EditSearch(function="tests.search.test_edits:improve"),
+        EditSearch(command=["agent"], workspace={"root": ".", "artifacts": ["guide.md"], "hidden": ["holdout"]}),
+        EditSearch(optimizer=RuleOptimizer(), check=None),
+    ],
+)
+def test_a_search_that_python_began_is_built_again(search: EditSearch) -> None:
+    scorer = Scorer(measure, holdout=measure, holdout_cases=("a", "b"))
+    request = build_request(scorer, edit_limits=EditLimits(max_files=1), final_test=FinalTest())
+    parts = describe_parts(Engine(STRUCTURE, Evaluator(), search=search), request)
+    assert parts.problems == ()
+    rebuilt = rebuild_run(parts)
+    assert isinstance(rebuilt.engine.search, EditSearch)
+    given = set(vars(search)) - {"chosen"}
+    assert {name: repr(getattr(rebuilt.engine.search, name)) for name in given if name != "optimizer"} == {
+        name: repr(getattr(search, name)) for name in given if name != "optimizer"
+    }
+    assert rebuilt.request.edit_limits == request.edit_limits
+    assert rebuilt.request.scorer == scorer
