@@ -1,6 +1,6 @@
 """Builds a refinement: finds the seed, and what its iterations are run and measured by.
 
-    configured = build_refinement(Path("runs/2026-11-15T09-30-00_1a2b3c4d"), case_id="delayed")
+    configured = build_refinement(Path("essay"), RefinementSettings(command=("python", "step.py")))
     session = asyncio.run(configured.refine())
 
 A run of ours knows its agent and metrics. For other seeds, the agent is named or is a command.
@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from promptiter.agents.base import Agent, check_agent_health, restore_agent
-from promptiter.api import load_resume
 from promptiter.config.agents import build_agent
 from promptiter.config.build import build_configured_evaluator, build_configured_gateway
 from promptiter.config.file import FILE_NAME, ParsedConfig, RunConfig, merge_settings, read_config, read_document
 from promptiter.config.refine_section import RefineSection
+from promptiter.config.refinement_settings import MIXED, RefinementSettings
+from promptiter.engine.engine import Engine
+from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import RequestError, SetupError, nearest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.gateway import Gateway
-from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.summary import read_result
 from promptiter.tasks.refine.agent_runner import AgentRunner
 from promptiter.tasks.refine.budget import BudgetFloors
@@ -40,23 +41,6 @@ from traces.model import Json
 
 RUN_TOKENS = 20_000
 """The least number of tokens of an iteration of a run of ours: a call reserves the longest answer it may get."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefinementSettings:
-    """What a command or a request says about a refinement. None: what promptiter.yaml says."""
-
-    iterations: int | None = None
-    models: ModelPair = field(default_factory=ModelPair)
-    tiers: TierPlan = field(default_factory=TierPlan)
-    agent: str | None = None
-    command: tuple[str, ...] = ()
-    config: Path | None = None
-    rubric: Path | None = None
-    task: str = ""
-    judge: str | None = None
-    work: Path | None = None
-    max_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +76,12 @@ def build_refinement(
     settings: RefinementSettings | None = None,
     *,
     target: str | None = None,
-    case_id: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ConfiguredRefinement:
-    """Build the refinement of a run, of a folder with a rubric, or of a target. SetupError says what is missing."""
+    """Build the refinement of a result that is not a run of ours: a run of AWP, a folder with a rubric, or a target.
+
+    SetupError says what is missing.
+    """
     settings = settings or RefinementSettings()
     if target is not None:
         return _build_other(lambda _: open_target(target), settings, environ)
@@ -103,8 +89,6 @@ def build_refinement(
         raise SetupError(f"there is no folder {str(folder)!r}; name a finished run, or a folder with a {RUBRIC}")
     if is_run_folder(folder):
         return _build_other(lambda _: open_run_folder(folder), settings, environ)
-    if (folder / HEADER).is_file():
-        return _build_own(folder, case_id, settings, environ)
     if settings.rubric is not None or (folder / RUBRIC).is_file():
         open_folder = partial(open_rubric_folder, folder, task=settings.task)
         return _build_other(lambda given: open_folder(rubric=settings.rubric or given.rubric), settings, environ)
@@ -113,26 +97,28 @@ def build_refinement(
     )
 
 
-def _build_own(
-    folder: Path, case_id: str | None, settings: RefinementSettings, environ: Mapping[str, str] | None
+def build_case_refinement(
+    folder: Path,
+    *,
+    engine: Engine,
+    checked: CheckedRequest,
+    section: RefineSection,
+    settings: RefinementSettings,
+    case_id: str | None = None,
 ) -> ConfiguredRefinement:
-    """The refinement of a case of a run of ours, by the agent and the metrics of that run."""
+    """The refinement of a case of a run in a folder, by the engine that made it. SetupError if there is none."""
     result = read_result(folder)
     if result.status not in ("succeeded", "failed", "cancelled"):
-        raise SetupError(f"the run {str(folder)!r} is {result.status}; wait until it has ended, or stop it")
-    given: dict[str, Json] = {} if settings.max_usd is None else {"budget": {"max_usd": settings.max_usd}}
-    configured = load_resume(folder, settings=given, environ=environ)
-    checked = configured.checked
+        raise SetupError(f"the run {folder.name!r} is {result.status}; wait until it has ended, or stop it")
+    if checked.request.scorer is not None:
+        raise SetupError(f"the run {folder.name!r} was scored as a whole: it has no cases whose output can be refined")
     sets = (checked.train, checked.validation, *([] if checked.test is None else [checked.test]))
     cases: dict[str, EvalCase] = {}
     for each in sets:
         cases |= {name: case for name, case in each.by_id.items() if name not in cases}
-    if checked.request.scorer is not None:
-        raise SetupError(f"the run {str(folder)!r} was scored as a whole: it has no cases whose output can be refined")
-    section = configured.config.refine
-    agent = configured.engine.agent
+    agent = engine.agent
     roles = _choose_roles(section, agent, is_command=bool(settings.command))
-    evaluator = configured.engine.evaluator.for_run()
+    evaluator = engine.evaluator.for_run()
     seed = open_case(folder, result, cases, case_id=case_id, weights=evaluator.weights, roles=roles)
     workers = [node for node in agent.describe().nodes if node.kind == "llm" and roles.is_worker(node.id)]
     floors = BudgetFloors(workers=max(1, len(workers)), loops=max(1, len(roles.managers)), tokens=RUN_TOKENS)
@@ -187,8 +173,8 @@ def _finish(
     roles: NodeRoles,
     floors: BudgetFloors | None = None,
 ) -> ConfiguredRefinement:
-    tiers = section.tiers.build() if settings.tiers.is_trivial else settings.tiers
-    has_both = not settings.tiers.is_trivial and settings.models != ModelPair()
+    tiers = section.tiers.build() if settings.tiers is None else settings.tiers
+    has_both = settings.tiers is not None and settings.models != ModelPair()
     named = {*tiers.models, *filter(None, (settings.models.manager, settings.models.worker))}
     if not settings.command and (problems := gateway.find_setup_problems(named)):
         raise RequestError(problems)
@@ -221,10 +207,6 @@ def _finish(
         agent=agent,
         warnings=(MIXED,) if has_both else (),
     )
-
-
-MIXED = "refinement.mixed_body: tier_* set; ignoring legacy model/worker_model"
-"""The warning if models are given with tiers and without."""
 
 
 def _read_config(

@@ -59,7 +59,10 @@ def create_application(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with manager:
-            yield
+            try:
+                yield
+            finally:
+                await routes.refinements.close()
 
     application = _Application(
         title="promptiter",

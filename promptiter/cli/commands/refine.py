@@ -64,7 +64,7 @@ def refine(
         typer.Option("--rubric", metavar="FILE", help="What a good deliverable has; a judge measures by it."),
     ] = None,
     task: Annotated[
-        str, typer.Option("--task", metavar="TEXT", help="The task of a folder with a rubric; by default its task.md.")
+        str, typer.Option("--task", metavar="WORDS", help="The task of a folder with a rubric; by default its task.md.")
     ] = "",
     judge: Annotated[
         str | None, typer.Option("--judge", metavar="MODEL", help="The judge of a rubric, instead of CONFIG's.")
@@ -90,8 +90,9 @@ def refine(
 
     Exits 0 if an iteration improved, or there is nothing to refine; 1 if the seed still wins; 2 if it cannot start.
     """
+    from promptiter.api import load_refinement
     from promptiter.cli.views import refine as view
-    from promptiter.config.refinement import RefinementSettings, build_refinement
+    from promptiter.config.refinement_settings import RefinementSettings
     from promptiter.tasks.refine.records import ModelPair
     from promptiter.tasks.refine.tiers import TierPlan, parse_pair
 
@@ -108,10 +109,11 @@ def refine(
             view.print_sessions(console(), found)
         return
     pairs = {"low": tier_low, "mid": tier_mid, "high": tier_high}
+    given = {name: parse_pair(text) for name, text in pairs.items() if text}
     settings = RefinementSettings(
         iterations=iterations,
         models=ModelPair(manager=model or "", worker=worker_model or ""),
-        tiers=TierPlan(**{name: parse_pair(text) for name, text in pairs.items() if text}),
+        tiers=TierPlan(**given) if given else None,
         agent=agent,
         command=tuple(shlex.split(command or "")),
         config=config,
@@ -122,7 +124,7 @@ def refine(
         max_usd=max_usd,
     )
     with divert_prints():
-        configured = build_refinement(folder, settings, target=target, case_id=case)
+        configured = load_refinement(folder, settings, target=target, case_id=case)
     _run(configured, as_json=as_json)
 
 

@@ -125,8 +125,9 @@ def _find_finished(folder: Path, profile: Profile, cases: Mapping[str, EvalCase]
 def _choose(
     found: Sequence[FinishedCase], case_id: str | None, cases: Mapping[str, EvalCase], folder: Path
 ) -> FinishedCase:
+    name = folder.absolute().name
     if not found:
-        raise SetupError(f"the run {str(folder)!r} has no case with an output and scores; let it finish first")
+        raise SetupError(f"the run {name!r} has no case with an output and scores; let it finish first")
     if case_id is None:
         return min(found, key=lambda each: (each.score, each.case.id))
     by_id = {each.case.id: each for each in found}
@@ -134,7 +135,7 @@ def _choose(
         return by_id[case_id]
     if case_id in cases:
         raise SetupError(f"the case {case_id!r} has no scored output under the profile that the run adopted")
-    raise SetupError(f"the run {str(folder)!r} has no case {case_id!r}{nearest(case_id, sorted(by_id))}")
+    raise SetupError(f"the run {name!r} has no case {case_id!r}{nearest(case_id, sorted(by_id))}")
 
 
 def _observe(row: CaseRow, traces: Sequence[ExecutionTrace], roles: NodeRoles) -> ObservedUse:
