@@ -115,9 +115,8 @@ def log_round(
             changes=changes,
         )
     if not found.candidates and found.skipped:
-        yield LoggedCandidate(
-            row={"iteration": first, "status": "discard", "round": found.round, "reason": found.skipped, "files": []}
-        )
+        row = _build_row(first, "discard", {}, reason=found.skipped, primary=primary, constraints=(), rows=())
+        yield LoggedCandidate(row={**row, "round": found.round, "files": [], "diff": "no candidate"})
 
 
 def find_status(candidate: CandidateResult) -> Status:

@@ -27,6 +27,14 @@ MAX_ARTIFACT_BYTES = 1_000_000
 MAX_ARTIFACTS = 500
 
 
+@dataclass(frozen=True, slots=True)
+class ArtifactSource(FileSource):
+    """An artifact as `apply` writes it. One that does not exist yet is empty."""
+
+    def read_bytes(self) -> bytes:
+        return FileSource.read_bytes(self) if self.file.exists() else b""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
     """The artifacts of a task: their bytes by path, empty for a file that does not exist yet."""
@@ -54,7 +62,7 @@ class Workspace:
 
     def find_source(self, path: str) -> FileSource:
         """Where an artifact is stored."""
-        return FileSource(self.root / path)
+        return ArtifactSource(self.root / path)
 
     def read_profile(self, profile: Profile) -> dict[str, str]:
         """The text of every artifact under a profile."""
