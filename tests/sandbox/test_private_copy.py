@@ -217,7 +217,7 @@ async def test_a_deep_tree(sandbox: Sandbox, workspace: Path) -> None:
     path = (deep / "leaf").relative_to(workspace).as_posix()
     async with sandbox.open(CopyPlan(root=workspace, protected=(path,))) as copy:
         assert (await run_python(copy, f"print(open({path!r}).read())")).stdout == b"leaf\n"
-        code = "import os\nfor _ in range(3000): os.mkdir('deep'); os.chdir('deep')"
+        code = "import os\nfor _ in range(1500): os.mkdir('deep'); os.chdir('deep')"
         if sandbox.kind == "namespaces":
             await run_python(copy, code)
             assert [len(path) for path in (await copy.list_changes()).special] == [3004]
@@ -253,7 +253,7 @@ async def test_programs_that_cannot_be_started(sandbox: Sandbox, workspace: Path
             ("nul\0", "a NUL character"),
         ):
             with pytest.raises(CommandError, match=problem):
-                await copy.run((command,), environment={"PATH": PATH}, limits=QUICK)
+                await copy.run((command,), environment={"PATH": "/usr/bin:/bin"}, limits=QUICK)
         with pytest.raises(CommandError, match="or the folder it is to run in"):
             await copy.run(("true",), environment={"PATH": PATH}, cwd="nowhere")
 

@@ -44,7 +44,7 @@ class MountedCopy:
         for path in request.hidden:
             self._hide(f"{self.root}/{path}")
         self._before = take_snapshot(self.root) if request.folder else {}
-        self._quota = Quota(request.folder, request.disk_bytes)
+        self._quota = Quota(self.root if request.folder else None, request.disk_bytes)
         self._quota.start()
         self._processes = NamespaceProcesses()
         has_landlock = read_abi() > 0
