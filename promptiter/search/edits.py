@@ -156,7 +156,7 @@ class CandidateWriter(Protocol):
     """Writes the candidates of a run: the stages, or a mutator."""
 
     async def write(self, requests: Sequence[MutationRequest]) -> Sequence[Mutation]:
-        """The mutations of a round. Fewer than requests, or equal ones, are fine."""
+        """The mutations of a round, one for each request, in their order."""
 
     def learn(self, patches: PatchSet, *, accepted: bool, reason: str) -> None:
         """Called with each candidate once it is decided."""
@@ -188,8 +188,13 @@ class _EditRounds:
     async def begin(self) -> None:
         """Measure the profile that the run starts from. In a run with a scorer, the engine has done so."""
         self.best = await self._measure_accepted()
-        if self._search.objectives:
-            self._front.add(self.best.profile.digest, self.best, read_known_figures(self.best.evaluation))
+        if not self._search.directions:
+            return
+        figures = read_known_figures(self.best.evaluation)
+        if not self._front.add(self.best.profile.digest, self.best, figures):
+            missing = sorted(set(self._search.directions).difference(figures))
+            returned = ", ".join(sorted(figures)) or "none"
+            raise SetupError(f"the objective {missing[0]!r} is not a figure of this run; it has {returned}")
 
     async def run(self) -> bool:
         """One round. Returns whether the mutator may have more to try."""
@@ -198,7 +203,7 @@ class _EditRounds:
         parents = self._select_parents()
         requests = [self._build_request(each, number) for number, each in enumerate(parents, start=1)]
         mutations = await self._writer.write(requests)
-        made = [(mutation, parent) for mutation, parent in zip(mutations, parents, strict=False) if mutation.patches]
+        made = [(mutation, parent) for mutation, parent in zip(mutations, parents, strict=True) if mutation.patches]
         if not made:
             await session.skip_round("; ".join(dict.fromkeys(each.problem for each in mutations)) or NO_CHANGE)
         candidates = [each for pair in made if (each := await self._propose(*pair)) is not None]
@@ -210,7 +215,7 @@ class _EditRounds:
 
     def _select_parents(self) -> Sequence[_Measured]:
         count = self._search.parallel
-        return self._front.select(count) if self._search.objectives else [self.best] * count
+        return self._front.select(count) if self._search.directions else [self.best] * count
 
     def _build_request(self, parent: _Measured, number: int) -> MutationRequest:
         session, evaluation = self._session, parent.evaluation
@@ -302,7 +307,7 @@ class _EditRounds:
         """Keep a candidate that meets all bounds and that no other one dominates, as the start of others."""
         figures = read_known_figures(measured.evaluation)
         bounds = [part for part in iter_policies(self._policy) if isinstance(part, Bound)]
-        if not self._search.objectives or not all(each.is_met(figures.get(each.figure)) for each in bounds):
+        if not self._search.directions or not all(each.is_met(figures.get(each.figure)) for each in bounds):
             return
         if self._front.add(measured.profile.digest, measured, figures):
             await self._session.note(FrontChanged(members=self._front.figures))

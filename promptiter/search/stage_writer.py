@@ -34,6 +34,8 @@ from promptiter.structure import TEXT_TYPES
 MOST_ASKED = 3
 """If nothing fails, at most this number of texts are patched at once, or as many files as the limits allow."""
 
+EQUAL = "the stages wrote the same as for another candidate of this round"
+
 MAX_CANDIDATES = len(EMPHASES)
 """The most candidates that the stages write from the same evidence."""
 
@@ -81,10 +83,13 @@ class StageWriter:
         self._unanswered = 0
 
     async def write(self, requests: Sequence[MutationRequest]) -> Sequence[Mutation]:
-        """A mutation for each request, or fewer if the stages write equal ones."""
-        mutations: list[Mutation] = []
-        for group in group_by(requests, lambda each: each.profile.digest).values():
-            mutations += await self._write_from(group[0], width=len(group))
+        """A mutation for each request. Where the stages write equal ones, the others have no patches."""
+        mutations = [Mutation(note=EQUAL, is_exhausted=True) for _ in requests]
+        places = group_by(range(len(requests)), lambda place: requests[place].profile.digest)
+        for group in places.values():
+            written = await self._write_from(requests[group[0]], width=len(group))
+            for place, mutation in zip(group, written, strict=False):
+                mutations[place] = mutation
         return mutations
 
     def learn(self, patches: PatchSet, *, accepted: bool, reason: str) -> None:

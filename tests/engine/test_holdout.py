@@ -13,6 +13,7 @@ from promptiter.engine.request import RunRequest
 from promptiter.engine.run import RunFailedError
 from promptiter.errors import SetupError
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.process_executor import ProcessExecutor
 from promptiter.evaluation.scorer import ScoredProfile, Scorer
 from promptiter.policies.figure_gain import Bound, FigureGain
 from promptiter.policies.stop_limits import MaxFailures
@@ -52,6 +53,15 @@ async def test_the_figures_of_a_scorer_are_recorded_and_decide() -> None:
     assert {"careful", "length"} == {name for row in rows for name in row.figures}
     assert result.baseline is not None
     assert RunResult.from_json(result.to_json()) == result
+
+
+@pytest.mark.slow
+async def test_figures_and_hold_outs_are_the_same_in_other_processes() -> None:
+    scorer = Scorer(measure, holdout=carefulness, holdout_cases=("a",))
+    expected = await run(scorer, DRAFT, BOTH)
+    with ProcessExecutor(workers=2) as executor:
+        engine = Engine(STRUCTURE, Evaluator(executor=executor), search=Tries(DRAFT, BOTH))
+        assert await engine.run(scored(scorer=scorer)) == expected
 
 
 async def test_a_row_without_figures_is_written_as_before() -> None:

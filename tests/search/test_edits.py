@@ -32,6 +32,7 @@ from promptiter.runs.python_parts import describe_parts, rebuild_run
 from promptiter.search.edit_record import FrontChanged, MutationsWritten
 from promptiter.search.edits import CRASHED, MOST_IDLE, TRIED_BEFORE, EditSearch
 from promptiter.search.mutation import MutationRequest
+from promptiter.search.pareto import Front
 from promptiter.stages.optimizer import OptimizeRequest, PatchResult
 from tests.worlds import desk
 from tests.worlds.guide_files import FILES, GUIDE, NOTES, STEPS, STRUCTURE, WORDS, Planned, Scoring, build_request, read
@@ -246,6 +247,28 @@ async def test_with_several_objectives_candidates_are_made_from_all_that_none_do
     assert read(result.accepted_profile) == steps[3]
 
 
+async def test_an_objective_that_the_scorer_does_not_measure_is_an_error() -> None:
+    with pytest.raises(RunFailedError, match="the objective 'speed' is not a figure of this run; it has length, lines"):
+        await run(EditSearch(function=Planned("greet"), objectives={"speed": "maximize"}))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12))
+def test_a_front_has_exactly_what_no_other_one_dominates(points: list[tuple[int, int]]) -> None:
+    front: Front[int] = Front({"words": "maximize", "length": "minimize"})
+    for number, (words, length) in enumerate(points):
+        front.add(str(number), number, {"words": words, "length": length})
+    best = {
+        (words, length)
+        for words, length in points
+        if not any(w >= words and n <= length and (w, n) != (words, length) for w, n in points)
+    }
+    assert {(each["words"], each["length"]) for each in front.figures.values()} == best
+    assert len(front.figures) == len(best)
+    if best:
+        chosen = front.select(2 * len(best))
+        assert sorted(chosen[: len(best)]) == sorted(chosen[len(best) :]) == sorted(map(int, front.figures))
+
+
 # Stages
 
 
@@ -309,6 +332,16 @@ async def test_stages_write_several_candidates_from_the_same_evidence() -> None:
     result = await run(EditSearch(optimizer=Writes(), parallel=2), final_test=None)
     assert [guide for guide, _, _ in decide(result)] == ["greet", "greet ask"]
     assert [accepted for _, accepted, _ in decide(result)] == [True, True]
+
+
+async def test_stages_start_from_every_profile_of_the_front() -> None:
+    """Candidates are made from two profiles in turn; each keeps its own parent."""
+    search = EditSearch(optimizer=Adds(), parallel=3, objectives={"words": "maximize", "length": "minimize"})
+    result = await run(search, final_test=None)
+    assert {word for word in WORDS if word in read(result.accepted_profile)} == set(WORDS)
+    for each in result.rounds:
+        for candidate in each.candidates:
+            assert len(candidate.patches) == 1
 
 
 # Reviews, hold-outs, other shapes, options
