@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -213,3 +216,50 @@ def test_a_target_keeps_its_sessions_with_the_task(run: Run, tmp_path: Path, mon
     assert "has no task 'intr' (did you mean 'intro'?)" in run("refine", "--target", "report:intr", code=2)
     assert "must be EXPERIMENT:TASK" in run("refine", "--target", "report", code=2)
     assert "must be EXPERIMENT:TASK" in run("refine", "--target", "report:../x", code=2)
+
+
+SLOW_STEP = """
+import os, pathlib, time
+(pathlib.Path(os.environ["PROMPTITER_REFINE_RUN_DIR"]).parents[2] / "pid").write_text(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_an_interrupted_refinement_leaves_its_session_and_no_process(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    seed = write_run(tmp_path / "seed")
+    (tmp_path / "step.py").write_text(SLOW_STEP)
+    arguments = ("refine", str(seed), "--command", f"{sys.executable} step.py")
+    with subprocess.Popen(
+        [sys.executable, "-m", "promptiter", *arguments], cwd=tmp_path, stderr=subprocess.PIPE
+    ) as process:
+        pid = wait_for_file(seed)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode == code
+    [file] = (seed / "refinement_sessions").iterdir()
+    stored = json.loads(file.read_bytes())
+    assert stored["stop_reason"] == ("error:CancelledError" if number == signal.SIGINT else None)
+    assert not (seed / "BEST").exists()
+    wait_for_end(pid)
+
+
+def wait_for_file(seed: Path) -> int:
+    """The process id that the command of the first iteration has written."""
+    for _ in range(600):
+        found = [file.read_text() for file in seed.glob("refinements_work/*/iter_1/pid")]
+        if found and found[0]:
+            return int(found[0])
+        time.sleep(0.1)
+    raise AssertionError("the command did not start")
+
+
+def wait_for_end(pid: int) -> None:
+    for _ in range(600):
+        if not Path(f"/proc/{pid}").exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError("the command still runs")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from promptiter.cli.exit_codes import CANCELLED
 from promptiter.cli.options import AsJson, MaxUsd, Runs, find_run_folder
 from promptiter.cli.output import console, divert_prints, echo, json_text, write_text
 from promptiter.errors import SetupError
@@ -138,6 +139,9 @@ def _run(configured: ConfiguredRefinement, *, as_json: bool) -> None:
     try:
         with divert_prints():
             session = asyncio.run(configured.refine(notify=view.show_progress))
+    except KeyboardInterrupt:
+        echo("Cancelled. The session and the best deliverable so far are kept.", err=True)
+        raise typer.Exit(CANCELLED) from None
     finally:
         configured.gateway.cache.close()
     code = view.choose_exit_code(session)

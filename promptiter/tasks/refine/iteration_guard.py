@@ -103,7 +103,7 @@ class IterationGuard:
         if cap is not None and used >= cap:
             key = {"max_loops": "loops", "max_total_workers": "workers", "max_tool_calls": "tool_calls"}[name]
             raise BudgetEndedError(
-                f"the iteration may make {cap} {what}, half of what the seed made",
+                f"{what}: the cap of this iteration is {cap}, half of what the seed made",
                 cap=name,
                 advice=f"raise refine.floors.{key} in promptiter.yaml if that is too few",
             )
