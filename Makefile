@@ -61,6 +61,7 @@ bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.bench_stores
 	$(BIN)/python -m benchmarks.bench_server
 	$(BIN)/python -m benchmarks.bench_server --two-servers
+	$(BIN)/python -m benchmarks.bench_sandbox
 	$(BIN)/python -m benchmarks.bench_rounds
 	$(BIN)/python -m benchmarks.bench_growth
 	$(BIN)/python -m benchmarks.bench_bars
