@@ -12,13 +12,10 @@ from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, Evaluator
 from promptiter.evaluation.metrics.metric import leave_unscored
 from promptiter.evaluation.result import CaseRow
-from promptiter.policies.edit_limits import EditLimits
+from promptiter.policies.edit_limits import EXCESS, EditLimits
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
 from traces import Failure
-
-EXCESS = "EditLimits"
-"""The type of the error of runs that were not made because of a limit."""
 
 
 class EditGuard:

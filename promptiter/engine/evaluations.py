@@ -12,7 +12,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from promptiter.agents.base import Agent, RestoringAgent
-from promptiter.engine.edit_guard import EXCESS
 from promptiter.engine.metric_calls import MetricCall, MetricCalls, name_call
 from promptiter.engine.run_order import PlacedRun, interleave_runs
 from promptiter.errors import BrokenSetupError, OutageError
@@ -58,7 +57,6 @@ class Evaluations:
     """Runs cases, one batch of evaluations at a time. `paid` counts evaluated cases; repeats of a case count once.
 
     `reads` has what each case has read so far, in any of its runs; `failed` are the cases that failed in one of them.
-    `crashed` are the digests of profiles of which more runs failed with an error than a reliable evaluation may have.
     An evaluation that does not fit into `metric_calls` is not begun.
     """
 
@@ -71,7 +69,6 @@ class Evaluations:
         self.metric_calls = metric_calls or MetricCalls(None)
         self.reads: dict[str, Reads | None] = {}
         self.failed: set[str] = set()
-        self.crashed: set[str] = set()
         self._log = log
         self._agent = agent
         self._evaluator = evaluator
@@ -214,9 +211,6 @@ class Evaluations:
         each.result = self._evaluator.build_evaluation(
             each.rows.values(), request.eval_set, request.profile, number=each.number, phase=request.phase
         )
-        errors = sum(is_crash(row) for row in each.rows.values())
-        if errors > each.result.max_errored_fraction * len(each.rows):
-            self.crashed.add(request.profile.digest)
 
     async def _stream_rows(
         self, batch: Sequence[_OpenEvaluation], evaluator: Evaluator
@@ -312,11 +306,6 @@ class _OpenEvaluation:
     def get_result(self) -> Evaluation:
         assert self.result is not None, "an evaluation has a result once all its rows are there"
         return self.result
-
-
-def is_crash(row: CaseRow) -> bool:
-    """Whether a run was made and failed by an error that is not an outage."""
-    return row.error is not None and row.outage is None and row.error.type != EXCESS
 
 
 def _as_kept(row: CaseRow) -> CaseRow:

@@ -14,6 +14,9 @@ from promptiter.profile import Profile, SurfaceChange
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import join_names, plural
 
+EXCESS = "EditLimits"
+"""The type of the error of runs that are not made because their candidate exceeds a limit."""
+
 MAX_NAMES = 5
 """Maximum number of surfaces that a reason names."""
 

@@ -20,7 +20,6 @@ from typing import Any, Literal, Protocol, get_args
 
 import orjson
 
-from promptiter.engine.evaluations import is_crash
 from promptiter.engine.outline import SearchOutline
 from promptiter.engine.session import Session
 from promptiter.errors import SetupError
@@ -28,6 +27,7 @@ from promptiter.evaluation.result import Evaluation
 from promptiter.llm.gateway import Gateway
 from promptiter.numbers import check_count
 from promptiter.policies.combine import iter_policies
+from promptiter.policies.crashes import has_crashed
 from promptiter.policies.figure_gain import Bound, Direction
 from promptiter.profile import PatchSet, Profile
 from promptiter.references import load_reference
@@ -270,7 +270,7 @@ class _EditRounds:
         evaluations = await session.evaluate_many(pairs, phase="candidates", repeats=repeats)
         for (profile, patches, parent), evaluation in zip(candidates, evaluations, strict=True):
             measured = _Measured(profile, evaluation)
-            if _has_crashed(evaluation):
+            if has_crashed(evaluation):
                 reason = f"{CRASHED}{evaluation.commonest_errors}"
                 await session.reject(profile, reason, parents=(parent.profile,))
                 await self._follow(patches, accepted=False, reason=reason, measured=measured)
@@ -316,11 +316,6 @@ class _EditRounds:
         session = self._session
         profile = session.accepted.profile
         return _Measured(profile, await session.evaluate(session.train, profile, phase="train"))
-
-
-def _has_crashed(evaluation: Evaluation) -> bool:
-    crashed = sum(map(is_crash, evaluation.rows))
-    return crashed > evaluation.max_errored_fraction * len(evaluation.rows)
 
 
 def _check_objectives(objectives: Mapping[str, str]) -> dict[str, Direction]:

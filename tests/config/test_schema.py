@@ -169,8 +169,8 @@ def test_the_names_of_built_in_parts_are_offered() -> None:
     offered = {key: keys[key]["anyOf"][0]["enum"] for key in ("search", "executor")}
     assert offered == {
         "search": [
-            *("backprop", "cheaper", "coordinate_descent", "few_shot", "fewer_tokens", "gepa", "gepa_reflective"),
-            *("learned_patches", "optuna", "random"),
+            *("backprop", "cheaper", "coordinate_descent", "edits", "few_shot", "fewer_tokens"),
+            *("gepa", "gepa_reflective", "learned_patches", "optuna", "random"),
         ],
         "executor": ["local", "process", "thread"],
     }

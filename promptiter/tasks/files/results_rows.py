@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from promptiter.engine.evaluations import is_crash
 from promptiter.evaluation.result import CaseRow, Evaluation
+from promptiter.policies.crashes import is_crash
+from promptiter.policies.crashes import is_crash
 from promptiter.policies.figures import average_figures
 from promptiter.profile import Profile
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
