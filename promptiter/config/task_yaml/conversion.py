@@ -51,7 +51,9 @@ def convert_task_yaml(document: Mapping[str, Json], *, file: Path, environ: Mapp
         "seed": given.seed,
         **_convert_models(found),
     }
-    return {key: cleaned for key, value in converted.items() if (cleaned := _drop_nulls(value)) not in (None, {}, [])}
+    cleaned = {key: _drop_nulls(value) for key, value in converted.items()}
+    # An empty `stop` is kept: without it, a run would end at a perfect score, and a tie-breaker may still improve.
+    return {key: value for key, value in cleaned.items() if value not in (None, {}, []) or key == "stop"}
 
 
 def convert_policy(task: FileTask) -> dict[str, Json]:

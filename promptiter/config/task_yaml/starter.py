@@ -89,7 +89,8 @@ if head is None or "name:" not in head[1]:
     sys.exit("the skill has no front matter with a name")
 body = text[head.end() :]
 parts = re.split(r"^##? (.+)$", body, flags=re.MULTILINE)[1:]
-found = {"sections": {name: len(text.split()) for name, text in zip(parts[::2], parts[1::2])}, "body": body}
+sections = {name: len(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+found = {"sections": sections, "body": body}
 Path("work").mkdir(exist_ok=True)
 Path("work/skill.json").write_text(json.dumps(found), encoding="utf-8")
 print(f"loaded a skill with {len(found['sections'])} sections")

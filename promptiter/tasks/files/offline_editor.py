@@ -49,11 +49,12 @@ def edit_offline(request: MutationRequest) -> WrittenValues:
         for finding in score.findings
     ]
     tried = {(path, text) for each in request.rejected for path, text in each.values.items()}
+    initial = {surface.part: surface.value for surface in request.structure.surfaces}
     before: list[Edit] = []
     position, seen = 0, set[tuple[str, str]]()
     for edit in list_edits(texts, findings, seeks_less=not findings):
         key = (edit.path, edit.text)
-        if key in seen or edit.text == texts[edit.path]:
+        if key in seen or edit.text == texts[edit.path] or {**texts, edit.path: edit.text} == initial:
             continue
         seen.add(key)
         before.append(edit)
