@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from promptiter.evaluation.result import CaseRow, Evaluation
-from promptiter.policies.crashes import is_crash
-from promptiter.policies.crashes import is_crash
+from promptiter.policies.crashes import has_crashed
 from promptiter.policies.figures import average_figures
 from promptiter.profile import Profile
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult
@@ -125,10 +124,7 @@ def find_status(candidate: CandidateResult) -> Status:
     if candidate.decision is not None and candidate.decision.accepted:
         return "keep"
     evaluation = find_evaluation(candidate)
-    if evaluation is None:
-        return "discard"
-    crashed = sum(map(is_crash, evaluation.rows))
-    return "crash" if crashed > evaluation.max_errored_fraction * len(evaluation.rows) else "discard"
+    return "crash" if evaluation is not None and has_crashed(evaluation) else "discard"
 
 
 def find_evaluation(candidate: CandidateResult) -> Evaluation | None:
