@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,10 +19,13 @@ from promptiter.llm.messages import CallSite
 from promptiter.profile import Profile
 from promptiter.runlog.results import RunResult
 from promptiter.runs.directory import RunDirectory
+from promptiter.search.command_mutator import CommandMutator
+from promptiter.search.edit_workspace import EditWorkspace
 from promptiter.search.edits import EditSearch
+from promptiter.search.mutation import MutationRequest
 from promptiter.testing.store_hooks import Killed
 from tests.search.test_edits import Adds
-from tests.worlds.guide_files import STEPS, STRUCTURE, Planned, Scoring, build_request, read
+from tests.worlds.guide_files import FILES, STEPS, STRUCTURE, Planned, Scoring, build_request, read
 from tests.worlds.results import read_unmeasured
 from tests.worlds.starter import How, kill_runs_at
 from traces.model import Json
@@ -61,12 +66,45 @@ def score_through_gateway(counted: Counted) -> Callable[..., Any]:
     return score
 
 
-SEARCHES: Mapping[str, Callable[[Counted], EditSearch]] = {
-    "function": lambda counted: EditSearch(function=counted.mutator(*STEPS)),
-    "parallel": lambda counted: EditSearch(
+@dataclass(frozen=True, kw_only=True)
+class CountedCommand(CommandMutator):
+    """A program as the mutator, and how often it was run."""
+
+    counted: Counted
+
+    async def _run(self, request: MutationRequest) -> dict[str, Json]:
+        self.counted.asked += 1
+        return await super()._run(request)
+
+
+AGENT = """
+import json, os, pathlib
+request = json.loads((pathlib.Path(os.environ["PROMPTITER_FOLDER"]) / "request.json").read_text())
+steps = ["greet BAD", "CRASH", None, "greet ask answer thank", "greet ask answer thank you"]
+if request["round"] == 3:
+    pathlib.Path("other.md").write_text("not allowed")
+elif request["round"] <= 5:
+    pathlib.Path("guide.md").write_text(steps[request["round"] - 1])
+"""
+
+
+def build_command(counted: Counted, folder: Path) -> EditSearch:
+    root = folder / "workspace"
+    root.mkdir(parents=True, exist_ok=True)
+    for path, text in FILES.items():
+        (root / path).write_text(text)
+    workspace = EditWorkspace(root=root, artifacts=tuple(FILES))
+    command = (sys.executable, "-c", AGENT)
+    return EditSearch(mutator=CountedCommand(command=command, workspace=workspace, counted=counted))
+
+
+SEARCHES: Mapping[str, Callable[[Counted, Path], EditSearch]] = {
+    "command": build_command,
+    "function": lambda counted, _: EditSearch(function=counted.mutator(*STEPS)),
+    "parallel": lambda counted, _: EditSearch(
         function=counted.mutator(*STEPS), parallel=3, objectives={"words": "maximize", "length": "minimize"}
     ),
-    "stages": lambda _: EditSearch(optimizer=Adds()),
+    "stages": lambda _counted, _: EditSearch(optimizer=Adds()),
 }
 
 
@@ -75,7 +113,7 @@ def run(folder: Path, search: str, *, concurrency: int = 4) -> tuple[RunResult, 
     counted = Counted()
     scorer = Scorer(score_through_gateway(counted), holdout=lambda _: 0.5, holdout_cases=("a", "b"))
     evaluator = Evaluator(options=EvaluationOptions(concurrency=concurrency))
-    engine = Engine(STRUCTURE, evaluator, search=SEARCHES[search](counted))
+    engine = Engine(STRUCTURE, evaluator, search=SEARCHES[search](counted, folder))
     request = build_request(scorer, run_id="")
     there = sorted(folder.glob("*/run.json"))
     directory = (
