@@ -21,11 +21,12 @@ from promptiter.agents.black_box.process import (
     find_start_problem,
     select_environment,
 )
+from promptiter.concurrency import run_in_thread
 from promptiter.endpoint.sessions import open_session
 from promptiter.errors import CommandError, SetupError
 from promptiter.llm.gateway import current_gateway
 from promptiter.llm.messages import CallSite
-from promptiter.sandbox import Changes, PrivateCopy, find_sandbox
+from promptiter.sandbox import Changes, PrivateCopy, Sandbox, find_sandbox
 from promptiter.search.edit_request_files import REASON_FILE, write_request_files
 from promptiter.search.edit_workspace import MAX_FILE_BYTES, EditWorkspace
 from promptiter.search.mutation import MutationRequest, WrittenValues
@@ -85,6 +86,14 @@ class CommandMutator:
         environment = {**select_environment(self.inherit), **self.environment}
         return find_start_problem(self.command, environment=environment, cwd=self.workspace.folder)
 
+    async def find_isolation_problem(self) -> str | None:
+        """Say that commands are not kept from changing other files, and why; None if they are."""
+        sandbox = await self._find_sandbox()
+        return None if sandbox.kind != "none" else f"the command of the mutator is {sandbox.description}"
+
+    async def _find_sandbox(self) -> Sandbox:
+        return await run_in_thread(lambda: find_sandbox(self.workspace.sandbox or "auto"))
+
     async def write(self, request: MutationRequest) -> WrittenValues:
         """Run the command, and return what it changed. CommandError if it fails."""
         plain = request.to_json()
@@ -111,7 +120,7 @@ class CommandMutator:
             request.profile, request.structure, {f"{folder}/{name}": text for name, text in files.items()}
         )
         context = RunContext(role="optimizer", case_id=f"edit {request.round}/{request.number}")
-        sandbox = find_sandbox(workspace.sandbox or "auto")
+        sandbox = await self._find_sandbox()
         async with open_session(context) as session, sandbox.open(plan) as copy:
             place = str(copy.root / folder)
             finished = await copy.run(
@@ -132,6 +141,9 @@ class CommandMutator:
         """The texts of the artifacts that the command changed, and what it changed besides."""
         changes = await copy.list_changes()
         refused = [*self._list_refused(changes, folder)]
+        if outside := await copy.find_outside_changes():
+            names = join_names([repr(each) for each in sorted(outside)], limit=MAX_NAMES)
+            refused.append(f"{names} changed outside of the private copy; restore what the command should not change")
         values: dict[str, Json] = {}
         for path in sorted(set(changes.written) & set(self.workspace.artifacts)):
             try:

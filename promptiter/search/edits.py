@@ -128,6 +128,8 @@ class EditSearch:
             writer = StageWriter(session, self.chosen, failures=failures)
         else:
             writer = TextWriter(session, self.chosen, names, failures=failures)
+        if isinstance(self.chosen, CommandMutator) and (warning := await self.chosen.find_isolation_problem()):
+            session.report(warning)
         rounds = _EditRounds(session, self, writer, names)
         await rounds.begin()
         while not await session.should_stop():
@@ -190,6 +192,8 @@ class _EditRounds:
         self.best = await self._measure_accepted()
         if not self._search.directions:
             return
+        if self._session.shape != "scorer":
+            raise SetupError("objectives are figures of a scorer, and this run has cases; remove objectives")
         figures = read_known_figures(self.best.evaluation)
         if not self._front.add(self.best.profile.digest, self.best, figures):
             missing = sorted(set(self._search.directions).difference(figures))
@@ -256,9 +260,12 @@ class _EditRounds:
         return profile, patches, parent
 
     async def _measure_and_decide(self, candidates: Sequence[tuple[Profile, PatchSet, _Measured]]) -> None:
-        """Measure all candidates at the same time, and decide them one after the other."""
+        """Measure all candidates at the same time, and decide them one after the other.
+
+        In a run with cases, validation measures them, on repeats that no decision has seen.
+        """
         session = self._session
-        if session.shape == "two_sets":
+        if session.shape != "scorer":
             for profile, patches, parent in candidates:
                 decision = await session.validate(profile, parents=(parent.profile,))
                 await self._follow(patches, accepted=decision.accepted, reason=decision.reason, measured=None)

@@ -189,6 +189,15 @@ guide.write_text("greet " + " ".join(found))
     assert outside.read_text() == "before"
 
 
+async def test_without_a_sandbox_the_run_says_so_and_compares_the_folder(root: Path) -> None:
+    search = build_search(root, f"open({str(root / 'data.txt')!r}, 'w').write('changed')", sandbox="none")
+    result = await Engine(STRUCTURE, Evaluator(), search=search).run(
+        build_request(Scoring(), max_rounds=1, final_test=None)
+    )
+    assert any("the command of the mutator is not sandboxed" in each for each in result.measured.problems)
+    assert "'data.txt' changed outside of the private copy" in result.rounds[0].skipped
+
+
 async def test_caches_that_programs_leave_do_not_count(root: Path) -> None:
     body = "os.mkdir('__pycache__'); open('__pycache__/x.pyc', 'w').write('x'); guide.write_text('greet')"
     result = await run(root, body)

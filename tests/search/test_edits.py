@@ -247,6 +247,13 @@ async def test_with_several_objectives_candidates_are_made_from_all_that_none_do
     assert read(result.accepted_profile) == steps[3]
 
 
+async def test_objectives_need_a_scorer() -> None:
+    request = RunRequest(cases=desk.eval_set("cases", 4), run_id="r")
+    search = EditSearch(function=lambda _: None, objectives={"words": "maximize"})
+    with pytest.raises(RunFailedError, match="objectives are figures of a scorer, and this run has cases"):
+        await Engine(desk.agent(), desk.evaluator(), search=search).run(request)
+
+
 async def test_an_objective_that_the_scorer_does_not_measure_is_an_error() -> None:
     with pytest.raises(RunFailedError, match="the objective 'speed' is not a figure of this run; it has length, lines"):
         await run(EditSearch(function=Planned("greet"), objectives={"speed": "maximize"}))
@@ -379,9 +386,12 @@ async def test_edits_work_with_cases_too() -> None:
         texts = {name: f"{value} Be careful." for name, value in request.values.items() if "careful" not in str(value)}
         return texts or None
 
-    request = RunRequest(train=desk.eval_set("train", 4), validation=desk.eval_set("validation", 6), run_id="r")
-    result = await Engine(desk.agent(), desk.evaluator(), search=EditSearch(function=care)).run(request)
-    assert result.accepted_score == 1.0
+    for request in (
+        RunRequest(train=desk.eval_set("train", 4), validation=desk.eval_set("validation", 6), run_id="r"),
+        RunRequest(cases=desk.eval_set("cases", 6), run_id="r"),
+    ):
+        result = await Engine(desk.agent(), desk.evaluator(), search=EditSearch(function=care)).run(request)
+        assert result.accepted_score == 1.0
 
 
 @pytest.mark.parametrize(
