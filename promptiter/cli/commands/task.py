@@ -54,7 +54,7 @@ def run(
     Each candidate is edited, run and scored in a private copy of the workspace. Constraints come before the score.
     Your files change only with --apply, or `promptiter apply`.
 
-    `promptiter resume`, `show`, `report`, `apply` and `revert` work as for any run.
+    `promptiter resume`, `show`, `report` and `apply` work as for any run.
     """
     settings = collect_settings(
         max_rounds=max_iterations,
