@@ -47,14 +47,14 @@ class Sandbox:
             supervisor = await Supervisor.start()
             try:
                 try:
-                    answer, _ = await supervisor.ask(*_describe_copy(self.kind, plan, root, folder))
+                    answer, _ = await supervisor.ask(*_describe_copy(self.kind, plan, root, folder), ending_s=None)
                 except RefusedError as error:
                     if error.kind != _REFUSED_OVERLAY:
                         raise
                     await supervisor.close()
                     supervisor = await Supervisor.start()
                     folder = stack.enter_context(make_private_folder())
-                    answer, _ = await supervisor.ask(*_describe_copy(self.kind, plan, root, folder))
+                    answer, _ = await supervisor.ask(*_describe_copy(self.kind, plan, root, folder), ending_s=None)
                 seen = plan.root.absolute() if self.kind == "namespaces" else Path(answer["root"])
                 yield PrivateCopy(supervisor, plan, root=seen)
             except RefusedError as error:

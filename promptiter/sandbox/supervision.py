@@ -54,11 +54,12 @@ class Supervisor:
             raise
 
     async def ask(
-        self, message: Mapping[str, Any], data: bytes = b"", *, ending_s: float = 0.0
+        self, message: Mapping[str, Any], data: bytes = b"", *, ending_s: float | None = 0.0
     ) -> tuple[Message, bytes]:
         """Send a request and wait for its answer. OSError or RefusedError if it was refused.
 
-        If the task is cancelled, the supervisor ends what it does, for which it has `ending_s` and a bit.
+        If the task is cancelled, the supervisor ends what it does, for which it has `ending_s` and a bit. With
+        None, it is killed.
         """
         async with self._turn:
             exchange = asyncio.ensure_future(self._exchange(message, data))
@@ -90,12 +91,13 @@ class Supervisor:
                 f"the supervisor of a private copy ended unexpectedly{await self._read_errors()}"
             ) from error
 
-    async def _cancel(self, exchange: asyncio.Future[tuple[Message, bytes]], ending_s: float) -> None:
+    async def _cancel(self, exchange: asyncio.Future[tuple[Message, bytes]], ending_s: float | None) -> None:
         writer = self._process.stdin
         assert writer is not None
-        writer.write(encode_message({"what": "cancel"}))
-        done, _ = await asyncio.wait([exchange], timeout=ending_s + _CLOSING_S)
-        if not done:
+        if ending_s is not None:
+            writer.write(encode_message({"what": "cancel"}))
+            await asyncio.wait([exchange], timeout=ending_s + _CLOSING_S)
+        if not exchange.done():
             self._process.kill()
         await asyncio.wait([exchange])
         exchange.exception()

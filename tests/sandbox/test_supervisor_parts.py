@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptiter.sandbox.protocol import read_message, write_message
+from promptiter.sandbox.supervisor.aliases import Mount, find_aliases, read_mounts
 from promptiter.sandbox.supervisor.changes import compare_copy, find_differences, take_snapshot
 from promptiter.sandbox.supervisor.copying import copy_tree
 from promptiter.sandbox.supervisor.landlock import list_readable
@@ -81,3 +82,19 @@ def test_a_change_that_was_undone_is_none(tmp_path: Path) -> None:
     undone = compare_copy(str(copy), before, original=str(original), planned=frozenset())
     assert undone.to_json()["written"] == []
     assert find_differences(before, take_snapshot(str(copy))) == ["file"]
+
+
+def test_what_is_mounted_twice_has_two_paths(tmp_path: Path) -> None:
+    mounts = [
+        Mount("8:1", "/", "/"),
+        Mount("8:2", "/", "/home"),
+        Mount("8:2", "/user/work", "/mnt/work"),
+        Mount("8:2", "/user/work/data/secret", "/srv/secret"),
+        Mount("8:2", "/other", "/mnt/other"),
+        Mount("8:1", "/user/work", "/mnt/elsewhere"),
+    ]
+    expected = ["/home/user/work/data/secret", "/mnt/work/data/secret", "/srv/secret"]
+    assert find_aliases("/home/user/work/data/secret", mounts) == expected
+    assert find_aliases("/mnt/work/data/secret", mounts) == expected
+    assert find_aliases("/etc/passwd", mounts) == ["/etc/passwd"]
+    assert str(tmp_path) in find_aliases(str(tmp_path), read_mounts())

@@ -84,8 +84,8 @@ def _copy_content(reading: int, writing: int) -> None:
     try:
         while os.copy_file_range(reading, writing, _CHUNK):
             pass
-    except OSError as error:
-        if error.errno not in {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}:
+    except (OSError, AttributeError) as error:
+        if getattr(error, "errno", errno.ENOSYS) not in {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}:
             raise
         while part := os.read(reading, 1 << 20):
             os.write(writing, part)

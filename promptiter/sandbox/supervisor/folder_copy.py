@@ -6,6 +6,7 @@ import os
 import stat
 
 from promptiter.agents.black_box.removal import remove_tree
+from promptiter.sandbox.supervisor.aliases import find_aliases, read_mounts
 from promptiter.sandbox.supervisor.changes import ChangeList, compare_copy, find_differences, take_snapshot
 from promptiter.sandbox.supervisor.commands import Restrictions
 from promptiter.sandbox.supervisor.copies import TEMPORARY, OpenRequest, Quota, find_touched, is_in, write_plan
@@ -50,11 +51,11 @@ class FolderCopy:
             self._restore(path)
 
     def restrict(self) -> Restrictions:
-        limits_processes = count_threads_of_user() + self._request.processes
+        threads = count_threads_of_user()
         rights = Rights(
             ruleset=self._ruleset,
             capabilities=None if self._ruleset is None else frozenset(),
-            processes=limits_processes,
+            processes=None if threads is None else threads + self._request.processes,
             file_bytes=self._request.disk_bytes,
             memory_bytes=self._request.memory_bytes,
             is_filtered=self._ruleset is not None and has_filter(),
@@ -112,7 +113,8 @@ class FolderCopy:
         """Everything can be read but what is hidden, temporary files of others, and devices."""
         folder, root = self._request.folder, self._request.root
         assert folder is not None
-        hidden = [f"{root}/{path}" for path in self._request.hidden]
+        mounts = read_mounts()
+        hidden = [alias for path in self._request.hidden for alias in find_aliases(f"{root}/{path}", mounts)]
         beside = os.path.dirname(folder)
         others = [f"{beside}/{name}" for name in os.listdir(beside) if name.startswith(PRIVATE)]
         readable = list_readable([*hidden, *others, *SCRATCH, "/dev"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from promptiter.sandbox.supervisor.aliases import find_aliases, read_mounts
 from promptiter.sandbox.supervisor.changes import ChangeList, compare_copy, read_overlay, take_snapshot
 from promptiter.sandbox.supervisor.commands import Restrictions
 from promptiter.sandbox.supervisor.copies import TEMPORARY, OpenRequest, Quota, find_touched, write_plan
@@ -26,6 +27,8 @@ class MountedCopy:
         self._covered: list[str] = []
         self._links: dict[str, str] = {}
         sockets = list_sockets()
+        mounts = read_mounts()
+        hidden = {path: find_aliases(f"{self.root}/{path}", mounts) for path in request.hidden}
         enter_namespaces(network=request.network)
         if request.folder is not None:
             os.mkdir(f"{request.folder}/copy")
@@ -41,8 +44,9 @@ class MountedCopy:
         self._planned = write_plan(self.root, request.files)
         for path in request.protected:
             self._protect(f"{self.root}/{path}")
-        for path in request.hidden:
-            self._hide(f"{self.root}/{path}")
+        for path, places in hidden.items():
+            for place in places:
+                self._hide(place, is_alias=place != f"{self.root}/{path}")
         self._before = take_snapshot(self.root) if request.folder else {}
         self._quota = Quota(self.root if request.folder else None, request.disk_bytes)
         self._quota.start()
@@ -97,11 +101,13 @@ class MountedCopy:
         if os.path.lexists(path) and not os.path.islink(path):
             attach_tree(clone_tree(path, flags=READ_ONLY), path)
 
-    def _hide(self, path: str) -> None:
+    def _hide(self, path: str, *, is_alias: bool) -> None:
         """Mount something empty over it. A link cannot be covered, so it is removed."""
         if not os.path.lexists(path):
             return
         if os.path.islink(path):
+            if is_alias:  # of the original, and what it leads to is hidden itself
+                return
             self._links[path] = os.readlink(path)
             os.unlink(path)
             return

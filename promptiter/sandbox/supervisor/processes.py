@@ -74,13 +74,8 @@ class Descendants:
 
     def _find(self) -> set[int]:
         children: dict[int, list[int]] = {}
-        try:
-            names = os.listdir("/proc")
-        except OSError:  # not Linux
-            return set()
-        for name in names:
-            if name.isdigit():
-                children.setdefault(_read_parent(name), []).append(int(name))
+        for process, parent in _list_parents():
+            children.setdefault(parent, []).append(process)
         found: set[int] = set()
         waiting = [os.getpid()]
         while waiting:
@@ -135,6 +130,15 @@ def _count_threads() -> int:
             return int(opened.read().split()[3].partition("/")[2])
     except OSError:
         return 0
+
+
+def _list_parents() -> list[tuple[int, int]]:
+    """All processes, each with its parent."""
+    if not os.path.isdir("/proc/self"):  # not Linux
+        with os.popen("/bin/ps -axo pid=,ppid=") as rows:
+            found = [line.split() for line in rows]
+        return [(int(process), int(parent)) for process, parent in found]
+    return [(int(name), _read_parent(name)) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _read_parent(name: str) -> int:

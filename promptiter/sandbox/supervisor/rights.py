@@ -57,10 +57,12 @@ class Rights(NamedTuple):
         return install_filter(network=self.network) if self.is_filtered else -1
 
 
-def count_threads_of_user() -> int:
-    """Threads of this user on the machine, which count towards the limit outside of namespaces."""
+def count_threads_of_user() -> int | None:
+    """Threads of this user on the machine, which count towards the limit outside of namespaces. None if unknown."""
+    if not os.path.isdir("/proc/self"):
+        return None
     found = 0
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+    for name in os.listdir("/proc"):
         try:
             if name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.getuid():
                 found += len(os.listdir(f"/proc/{name}/task"))

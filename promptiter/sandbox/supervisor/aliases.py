@@ -1,0 +1,54 @@
+"""Other paths of a file: what is mounted twice can be reached twice, so it has to be hidden twice."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class Mount(NamedTuple):
+    """A part of a file system, from `root` down, and where it is mounted."""
+
+    device: str
+    root: str
+    place: str
+
+
+def read_mounts() -> list[Mount]:
+    """The mounts of this process, in the order in which they cover each other."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as opened:
+            rows = [line.split(" ") for line in opened]
+    except OSError:  # not Linux
+        return []
+    return [Mount(row[2], _unescape(row[3]), _unescape(row[4])) for row in rows]
+
+
+def find_aliases(path: str, mounts: list[Mount]) -> list[str]:
+    """All paths of what is at a real path, itself included."""
+    containing = [mount for mount in mounts if _find_below(path, mount.place) is not None]
+    if not containing:
+        return [path]
+    own = max(containing, key=lambda mount: len(mount.place))  # the last of equal ones covers the others
+    own = [mount for mount in containing if mount.place == own.place][-1]
+    inner = f"{own.root.rstrip('/')}/{_find_below(path, own.place)}".rstrip("/")
+    found = {path}
+    for mount in mounts:
+        below = _find_below(inner, mount.root) if mount.device == own.device else None
+        if below is not None:
+            found.add(f"{mount.place.rstrip('/')}/{below}".rstrip("/"))
+    return sorted(found)
+
+
+def _find_below(path: str, folder: str) -> str | None:
+    """The path relative to a folder; None if it is not in it."""
+    if path == folder:
+        return ""
+    folder = f"{folder.rstrip('/')}/"
+    return path[len(folder) :] if path.startswith(folder) else None
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text)
