@@ -105,16 +105,18 @@ def init(
 ) -> None:
     """Write a starter task that runs as it is, offline: a skill, a rubric, and the scripts that score it."""
     from promptiter.config.task_yaml.starter import FILES
+    from promptiter.config.task_yaml.task_schema import FILE_NAME, read_task_schema
     from traces.files import write_file
 
-    taken = [path for path in FILES if (folder / path).exists()]
+    files = {**{path: text.encode() for path, text in FILES.items()}, FILE_NAME: read_task_schema()}
+    taken = [path for path in files if (folder / path).exists()]
     if taken and not force:
         raise SetupError(f"{str(folder)!r} already has {', '.join(taken)}; choose another folder, or pass --force")
-    for path, text in FILES.items():
+    for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        write_file(folder / path, text.encode())
+        write_file(folder / path, content)
     echo(f"written to {folder}/")
-    for path in FILES:
+    for path in files:
         echo(f"  {path}")
     echo("\nnow run it:\n")
     echo("  promptiter task run" if folder == Path() else f"  promptiter task run {shlex.quote(str(folder))}")

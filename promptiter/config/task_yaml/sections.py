@@ -102,6 +102,7 @@ class ParseBlock(FileObject):
     """`parse`: where the figures are in what a scorer prints."""
 
     format: Literal["json"] = "json"
+    """The format of the output."""
     score_field: Text = "score"
     """The score: a name, or a path such as `result.score`."""
     metrics_field: Text = "metrics"
@@ -114,11 +115,13 @@ class ScorerBlock(CommandBlock):
     """`scorer`: what turns the outcome into figures: a command that prints JSON, or a Python function."""
 
     type: Literal["command", "python"] = "command"
+    """A command that prints JSON, or a Python function."""
     function: Text | None = None
     """The function as `module:attr`, with the type `python`: of the folder, and of what the runner printed."""
     metric: Text | None = None
     """The name of its score; by default the primary metric."""
     parse: ParseBlock = ParseBlock()
+    """Where the figures are in what it prints."""
 
     @model_validator(mode="after")
     def _check_type(self) -> Self:
@@ -162,7 +165,9 @@ class ObjectiveBlock(FileObject):
     """`objective`: the figure to improve."""
 
     primary_metric: Text = "score"
+    """The figure to improve."""
     direction: Direction = "maximize"
+    """Whether more or less is better."""
     min_gain: Amount | None = None
     """A smaller difference is a tie."""
     scale: tuple[Finite, Finite] | None = None
@@ -192,15 +197,20 @@ class ConstraintBlock(FileObject):
     """A bound that a candidate must respect, whatever it scored."""
 
     metric: Text
+    """The figure."""
     op: Operator
+    """How it must compare."""
     value: Finite | bool
+    """With what. True and false count as 1 and 0."""
 
 
 class TieBreakerBlock(FileObject):
     """What decides between equal scores: a figure that is better when it is `lower`, or `higher`."""
 
     lower: Text | None = None
+    """A figure of which less is better."""
     higher: Text | None = None
+    """A figure of which more is better."""
 
     @model_validator(mode="after")
     def _require_one(self) -> Self:
@@ -215,6 +225,7 @@ class PolicyBlock(FileObject):
     keep_if: Literal["better_primary"] = "better_primary"
     """The primary metric must be better, or equal and the first tie-breaker that differs is better."""
     tie_breakers: list[TieBreakerBlock] = Field(default_factory=list)
+    """What decides between equal scores, in order."""
     on_failure: Literal["discard", "stop"] = "discard"
     """What follows a crash: the next candidate, or the end of the search."""
     min_gain: Amount | None = None
@@ -229,16 +240,22 @@ class TaskBudgetBlock(FileObject):
     max_failures: Count | None = None
     """How many crashes in total."""
     max_minutes: Above0 | None = None
+    """A deadline."""
     max_usd: Above0 | None = None
+    """Dollars for models."""
     max_calls: Count | None = None
+    """Model calls."""
     max_tokens: Count | None = None
+    """Tokens."""
 
 
 class LoggingBlock(FileObject):
     """`logging`: where results are written, relative to task.yaml."""
 
     results_file: Text | None = "work/results.jsonl"
+    """One row for each candidate."""
     candidate_dir: Text | None = "work/candidates"
+    """The changed files of each candidate."""
 
 
 class GuardsBlock(FileObject):
@@ -268,7 +285,9 @@ class SandboxBlock(FileObject):
     disk_mb: Count = 512
     """How much a candidate may write."""
     processes: Count = 256
+    """How many processes may run at a time."""
     memory_mb: Count | None = None
+    """The address space of each process."""
     network: bool = True
     """Without it, model calls of the commands cannot reach the endpoint either."""
 
@@ -277,7 +296,9 @@ class SearchBlock(FileObject):
     """`search`: a search of promptiter, with its options."""
 
     name: Text
+    """The name of the search, or `module:attr`."""
     options: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """Its options."""
 
 
 class TaskFile(FileObject):
@@ -290,8 +311,11 @@ class TaskFile(FileObject):
     workspace: Text = "."
     """The folder of the files, relative to task.yaml. Commands run in private copies of it."""
     artifacts: ArtifactsBlock
+    """The files that may change."""
     mutation: MutationBlock = MutationBlock()
+    """Who edits, and how much."""
     runner: RunnerBlock | None = None
+    """The command that executes a candidate."""
     scorer: ScorerBlock | list[ScorerBlock] = Field(default_factory=list)
     """One scorer, or several, whose figures are joined."""
     judges: JudgeBlock | list[JudgeBlock] = Field(default_factory=list)
@@ -299,11 +323,17 @@ class TaskFile(FileObject):
     objective: ObjectiveBlock | list[ObjectiveBlock] = ObjectiveBlock()
     """One objective, or several, for a search along their Pareto front; the first decides what is kept."""
     constraints: list[ConstraintBlock] = Field(default_factory=list)
+    """Bounds that a candidate must respect, whatever it scored."""
     guards: GuardsBlock = GuardsBlock()
+    """Checks of the artifacts against reward hacking."""
     policy: PolicyBlock = PolicyBlock()
+    """Which candidates are kept."""
     budget: TaskBudgetBlock = TaskBudgetBlock()
+    """When the run ends."""
     logging: LoggingBlock = LoggingBlock()
+    """Where results are written."""
     holdout: HoldoutBlock | None = None
+    """A scorer that the search never sees."""
     protected: Texts = Field(default_factory=list)
     """Files that commands cannot change, besides the scripts of the commands: paths and patterns."""
     environment: dict[str, str] = Field(default_factory=dict, repr=False)
@@ -311,6 +341,7 @@ class TaskFile(FileObject):
     inherit: Texts | None = None
     """Names of variables that all commands get from this process."""
     sandbox: SandboxBlock = SandboxBlock()
+    """How commands are isolated."""
     repeats: Count = 1
     """How often each candidate is measured. With several, chance is taken into account."""
     parallel: Count = 1
@@ -328,6 +359,7 @@ class TaskFile(FileObject):
     runs: Text = "runs"
     """The folder of runs, relative to task.yaml."""
     seed: int = 0
+    """Random seed."""
 
     @model_validator(mode="after")
     def _require_figures(self) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 TASK = """\
+# yaml-language-server: $schema=task.schema.json
 id: skill-quality
 description: Improve a skill for writing release notes. A reader who was not there must understand each note.
 
