@@ -15,6 +15,7 @@ from promptiter.config.policies import build_acceptance, build_edit_limits, buil
 from promptiter.config.problems import Problems
 from promptiter.config.search import find_models_of_stages
 from promptiter.config.task_yaml.conversion import SCORER as TASK_SCORER
+from promptiter.config.task_yaml.document import read_task_file
 from promptiter.config.task_yaml.parts import build_task_scorer
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request import RunRequest
@@ -136,8 +137,14 @@ def _check_sources(problems: Problems, agent: Agent) -> None:
 
 
 def _check_models(problems: Problems, request: RunRequest, agent: Agent, evaluator: Evaluator) -> None:
+    config = problems.parsed.config
     teacher = request.teacher if isinstance(request.teacher, str) else None
-    others = {"teacher": teacher, **find_models_of_stages(problems.parsed.config)}
+    judges = () if config.agent.task is None else read_task_file(config.agent.task).task.judges
+    others = {
+        "teacher": teacher,
+        **{f"judges.{each.metric}": each.model for each in judges if not is_reference(each.model)},
+        **find_models_of_stages(config),
+    }
     if request.judge is not None:
         evaluator = evaluator.with_judge(request.judge)
     check_models(agent, evaluator, profile=request.initial_profile, others=others)

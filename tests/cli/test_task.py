@@ -101,9 +101,13 @@ def test_a_model_edits_through_the_stages(run: Run, tmp_path: Path, monkeypatch:
         (("artifacts:", "artifact:"), "unknown key 'artifact' (did you mean 'artifacts'?)"),
         (("violation_count, op", "violations, op"), "names the figure 'violations', which no scorer gives"),
         (("command: python scripts/score_skill.py", "command: nosuchprogram"), "nosuchprogram"),
+        (("guards:", "judges: {model: openai/gpt-x}\nguards:"), "judges.judge: openai/gpt-x needs OPENAI_API_KEY"),
     ],
 )
-def test_mistakes_are_one_message(run: Run, task: Path, change: tuple[str, str], message: str) -> None:
+def test_mistakes_are_one_message(
+    run: Run, task: Path, change: tuple[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     file = task / "task.yaml"
     file.write_text(file.read_text().replace(*change))
     assert message in run("task", "check", code=2)
