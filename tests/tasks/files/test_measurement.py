@@ -212,3 +212,28 @@ async def test_a_judge_gives_a_figure_and_a_finding(tmp_path: Path) -> None:
     scorer = make(tmp_path / "w", **keys)
     assert (await measure(scorer)).figures["judge"] == 0.0
     assert (await measure(scorer, "For example: this.")).figures["judge"] == 1.0
+
+
+@pytest.mark.parametrize("kind", ["namespaces", "landlock", "none"])
+async def test_every_sandbox_gives_the_same_measurement(tmp_path: Path, kind: str) -> None:
+    """The place of a copy differs between kinds, and is not in what is recorded."""
+    runner = "import os; print('in', os.getcwd()); open('out.txt', 'w').write('x')"
+    scorer = make(tmp_path / "w", script=runner, sandbox={"kind": kind})
+    try:
+        found = await measure(scorer, "x" * 50)
+    except SetupError as error:
+        if kind in str(error) and "this machine has no sandbox" in str(error):
+            pytest.skip(str(error))
+        raise
+    assert dict(found.figures) == {"score": 0.5, "tampered_files": 0.0}
+    assert found.output.startswith("runner:\nin .\n")
+    assert not (tmp_path / "w" / "out.txt").exists()
+
+
+async def test_without_a_sandbox_a_change_of_the_users_files_is_tampering(tmp_path: Path) -> None:
+    place = tmp_path / "w" / "note.txt"
+    runner = f"import pathlib\nif len(open('a.md').read()) > 9: pathlib.Path({str(place)!r}).write_text('x')"
+    scorer = make(tmp_path / "w", script=runner, sandbox={"kind": "none"})
+    found = await measure(scorer, "a longer text")
+    assert found.figures["tampered_files"] == 1
+    assert "note.txt (not in the copy)" in found.scores[0].reason
