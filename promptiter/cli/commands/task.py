@@ -75,7 +75,7 @@ def run(
 
 @app.command(cls=PlainCommand)
 def check(task: TaskFile = Path("task.yaml"), model: EditModel = None) -> None:
-    """Measure the files of a task once, as they are, and say what was found.
+    """Measure the files of a task once, as they are.
 
     Shows the artifacts, the sandbox, the figures, and which constraint fails. Nothing is edited.
     """
@@ -103,7 +103,10 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it; created if needed.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a starter task that runs as it is, offline: a skill, a rubric, and the scripts that score it."""
+    """Write a starter task that runs as it is, offline.
+
+    It has a skill, a rubric, and the scripts that run and score it.
+    """
     from promptiter.config.task_yaml.starter import FILES
     from promptiter.config.task_yaml.task_schema import FILE_NAME, read_task_schema
     from traces.files import write_file
