@@ -116,7 +116,7 @@ async def test_a_python_function_can_score(tmp_path: Path) -> None:
 
 
 async def test_the_runtime_is_a_figure_if_the_task_names_it(tmp_path: Path) -> None:
-    keys = {"policy": {"tie_breakers": [{"lower": "runtime_seconds"}]}}
+    keys: dict[str, Any] = {"policy": {"tie_breakers": [{"lower": "runtime_seconds"}]}}
     found = await measure(make(tmp_path / "w", script="pass", **keys))
     assert found.figures["runtime_seconds"] > 0
     assert "runtime_seconds" not in (await measure(make(tmp_path / "v", script="pass"))).figures
@@ -208,7 +208,7 @@ def judge(messages: Any) -> str:
 async def test_a_judge_gives_a_figure_and_a_finding(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / "rubric.md").write_text("- gives one\n")
-    keys = {"judges": [{"model": f"{__name__}:judge"}], "objective": {"primary_metric": "judge"}}
+    keys: dict[str, Any] = {"judges": [{"model": f"{__name__}:judge"}], "objective": {"primary_metric": "judge"}}
     scorer = make(tmp_path / "w", **keys)
     assert (await measure(scorer)).figures["judge"] == 0.0
     assert (await measure(scorer, "For example: this.")).figures["judge"] == 1.0

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.score import Finding
-from promptiter.tasks.files.offline_editor import Edit, list_edits
+from promptiter.profile import Profile
+from promptiter.search.mutation import MutationRequest, RejectedEdit
+from promptiter.structure import Node, StructureSnapshot, Surface
+from promptiter.tasks.files.offline_editor import Edit, edit_offline, list_edits
 
 
 def first(edits: list[Edit], count: int = 3) -> list[str]:
@@ -45,3 +49,39 @@ def test_parts_of_a_text_go_when_less_is_better_but_headings_stay() -> None:
 def test_the_order_of_edits_is_always_the_same() -> None:
     texts = {"a.md": "# A\n\nOne. Two.\n", "c.json": '{"n": 3}', "f.py": "x = 1 + 2\n"}
     assert list(list_edits(texts, [], seeks_less=True)) == list(list_edits(texts, [], seeks_less=True))
+
+
+TEXT = "size: 8\nrate: 0.5\ncache: false\n"
+
+
+def build_request(*rejected: str, number: int = 1) -> MutationRequest:
+    surface = Surface(node_id="workspace", type="file", part="c.yaml", value=TEXT)
+    structure = StructureSnapshot(nodes=(Node(id="workspace"),), surfaces=(surface,))
+    return MutationRequest(
+        round=1 + len(rejected),
+        profile=Profile.baseline(structure),
+        structure=structure,
+        evaluation=Evaluation(eval_set_id="scorer", profile_digest="", rows=(), thresholds={}),
+        values={"c.yaml": TEXT},
+        number=number,
+        rejected=tuple(RejectedEdit(round=1, values={"c.yaml": each}, reason="") for each in rejected),
+    )
+
+
+def edit(*rejected: str, number: int = 1) -> str | None:
+    values = edit_offline(build_request(*rejected, number=number)).values
+    return None if values is None else str(values["c.yaml"])
+
+
+def test_the_next_edit_follows_from_what_was_rejected_alone() -> None:
+    tried: list[str] = []
+    while (text := edit(*tried[-20:])) is not None:
+        tried.append(text)
+    assert len(tried) == len(set(tried)) >= 10
+    assert TEXT not in tried
+
+
+def test_candidates_of_a_round_get_different_edits() -> None:
+    several = [edit(number=number) for number in (1, 2, 3)]
+    assert len(set(several)) == 3
+    assert edit(*(each for each in several if each is not None)) not in several
