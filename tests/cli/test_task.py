@@ -12,7 +12,7 @@ import pytest
 from promptiter.config.task_yaml.starter import FILES
 from promptiter.tasks.files.results_log import read_rows
 from tests.cli.conftest import Run
-from tests.worlds.file_task import make_skill_folder
+from tests.worlds.file_task import AS_PRINTED, make_skill_folder
 from tests.worlds.model_server import LoopbackServer, run_server
 from tests.worlds.skill_editor import answer_editor
 
@@ -93,6 +93,16 @@ def test_a_model_edits_through_the_stages(run: Run, tmp_path: Path, monkeypatch:
     assert "note: no model" not in printed
     assert "the skill cannot be loaded" in printed
     assert [row["status"] for row in read_rows(folder / "work" / "results.jsonl")] == ["keep", "crash", "discard"]
+
+
+def test_another_search_takes_the_model_too(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folder = make_skill_folder(tmp_path / "w", task=f"{AS_PRINTED}search: backprop\n")
+    with run_server(LoopbackServer(answer_editor)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        run("task", "run", folder, "--model", "openai/editor", "--max-iterations", "1", code=3)
+    assert server.bodies
 
 
 @pytest.mark.parametrize(

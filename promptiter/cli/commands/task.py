@@ -131,11 +131,14 @@ def _read(task: Path, model: str | None, settings: dict[str, Json]) -> ParsedCon
     from promptiter.config.task_yaml.document import FILE_NAME, read_task_file
 
     file = task / FILE_NAME if task.is_dir() else task
-    mode = read_task_file(file).given.mutation.mode
+    given = read_task_file(file).given
+    mode = given.mutation.mode
     if model is not None and mode != "direct_edit":
         raise SetupError(f"--model is for tasks with the mode 'direct_edit', and that of {str(file)!r} is {mode!r}")
     if model is not None:
-        settings = {**settings, "stages": model, "search": {"options": {"function": None}}}
+        settings = {**settings, "stages": model}
+        if given.search is None:
+            settings["search"] = {"options": {"function": None}}
     return read_config(file, settings=settings)
 
 
