@@ -175,16 +175,17 @@ def _describe_value(value: Json, *, hide_text: bool) -> str:
 
 
 def _describe_unknown_key(key: str, section: type[BaseModel], homes: _Homes) -> str:
+    shown = shorten(key)
     names = {spelling: choices[0] for choices in list_spellings(section).values() for spelling in choices}
     if key in names:
-        return f"{key!r} is another spelling of {names[key]!r}, which is given too; keep one of them"
+        return f"{shown} is another spelling of {names[key]!r}, which is given too; keep one of them"
     if found := [name for name, below in homes if key in _list_annotations(below)]:
-        return f"unknown key {key!r}; it belongs under {' or '.join(map(repr, found))}"
+        return f"unknown key {shown}; it belongs under {' or '.join(map(repr, found))}"
     alike = [name for name in names if name[:1] == key[:1]]
     if hint := nearest(key, names, cutoff=KEY_CUTOFF) or nearest(key, alike):
-        return f"unknown key {key!r}{hint}"
+        return f"unknown key {shown}{hint}"
     known = ", ".join(sorted(set(names.values())))
-    return f"unknown key {key!r}; known are {known}" if known else f"unknown key {key!r}; leave it out"
+    return f"unknown key {shown}; known are {known}" if known else f"unknown key {shown}; leave it out"
 
 
 def _suggest(error: ErrorDetails, section: type[BaseModel]) -> str:

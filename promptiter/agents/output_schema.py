@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from promptiter.errors import SetupError
+from promptiter.json_schemas import check_schema
+from promptiter.patterns import find_violation
 from promptiter.wording import shorten
 from traces.model import Json
 
@@ -20,7 +22,6 @@ OutputSchema: TypeAlias = "Mapping[str, Json] | type[BaseModel]"
 def load_schema(schema: OutputSchema, *, node_name: str) -> dict[str, Json]:
     """The JSON schema with its references replaced by what they refer to. Raises SetupError if it is not valid."""
     from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import Draft202012Validator, validator_for
 
     if not isinstance(schema, Mapping) and not hasattr(schema, "model_json_schema"):
         raise SetupError(
@@ -28,7 +29,7 @@ def load_schema(schema: OutputSchema, *, node_name: str) -> dict[str, Json]:
         )
     root = dict(schema) if isinstance(schema, Mapping) else schema.model_json_schema()
     try:
-        validator_for(root, default=Draft202012Validator).check_schema(root)
+        check_schema(root)
     except SchemaError as error:
         raise SetupError(f"the schema of node {node_name!r} is not a JSON schema: {error.message}") from error
     inlined: dict[str, Json] = _inline(root, root, frozenset())
@@ -55,17 +56,11 @@ def set_descriptions(schema: Mapping[str, Json], descriptions: Mapping[str, str]
 
 def build_validator(schema: Mapping[str, Json]) -> TypeAdapter[Json]:
     """The validator of an answer that must fit the schema."""
-    from jsonschema.exceptions import best_match
-    from jsonschema.validators import Draft202012Validator, validator_for
     from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
-    from referencing import Registry
-
-    # Without an empty registry, jsonschema would fetch references from the network.
-    validator = validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
 
     def check(value: Json) -> Json:
-        if (error := best_match(validator.iter_errors(value))) is not None:
-            raise ValueError(f"{error.json_path}: {error.message}")
+        if (found := find_violation(schema, value)) is not None:
+            raise ValueError(found.message)
         return value
 
     return TypeAdapter(Annotated[Any, AfterValidator(check), WithJsonSchema(dict(schema))])

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from promptiter.cli.options import find_run_folder, find_runs
-from promptiter.errors import SetupError, nearest
+from promptiter.errors import RunEndedError, SetupError, nearest
+from promptiter.runlog.event_log import is_finished
 from promptiter.runs.listing import MAX_NAMED
 from promptiter.runs.next_commands import RunAddress
 from promptiter.runs.run_list import MAX_PAGE, ListedRun, RunPage, RunQuery
@@ -59,8 +60,8 @@ class RunPlace(Protocol):
         """Write a copy of a run to a new folder."""
         ...
 
-    def stop_run(self, run_id: str, *, cancel: bool) -> None:
-        """Stop a run after the work in progress, or cancel it."""
+    def stop_run(self, run_id: str, *, cancel: bool) -> bool:
+        """Stop a run after the work in progress, or cancel it. Returns whether it was cancelled."""
         ...
 
     def locate(self, run_id: str) -> RunAddress:
@@ -127,12 +128,17 @@ def find_app_folder(options: PlaceOptions) -> Path | None:
 
 def find_run_id(place: RunPlace, run: str) -> str:
     """The id of a run, from the id, a part of it, or `latest`. SetupError if none matches, or several do."""
+    return find_listed(place, run).run_id
+
+
+def find_listed(place: RunPlace, run: str) -> ListedRun:
+    """What a list shows of a run; see `find_run_id`."""
     query = RunQuery(limit=1) if run == "latest" else RunQuery(text=run, limit=MAX_PAGE)
-    found = [each.run_id for each in place.list_runs(query).runs]
+    found = {each.run_id: each for each in place.list_runs(query).runs}
     if run in found or len(found) == 1:
-        return run if run in found else found[0]
+        return found.get(run) or next(iter(found.values()))
     if found:
-        raise SetupError(f"{run!r} matches {join_names(found, limit=MAX_NAMED)}; give more of the name")
+        raise SetupError(f"{run!r} matches {join_names(list(found), limit=MAX_NAMED)}; give more of the name")
     if run == "latest":
         raise SetupError(f"there are no runs in {place.name}")
     known = [each.run_id for each in place.list_runs(RunQuery(limit=MAX_PAGE)).runs]
@@ -175,11 +181,15 @@ class StoredRuns:
 
         asyncio.run(copy())
 
-    def stop_run(self, run_id: str, *, cancel: bool) -> None:
+    def stop_run(self, run_id: str, *, cancel: bool) -> bool:
         asyncio.run(self._stop(run_id, cancel=cancel))
+        return cancel
 
     async def _stop(self, run_id: str, *, cancel: bool) -> None:
-        if not cancel and await (await self.store.view(run_id)).find_holder() is None:
+        view = await self.store.view(run_id)
+        if not cancel and await view.find_holder() is None:
+            if is_finished(await view.last()):
+                raise RunEndedError(run_id)
             raise SetupError(f"no process works on the run {run_id!r}; --cancel marks it as cancelled")
         await self.store.request_stop(run_id, cancel=cancel)
 

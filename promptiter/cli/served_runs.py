@@ -75,12 +75,10 @@ class ServedRuns:
         with self.connect(patience_s=patience_s) as client:
             client.export(run_id, folder, traces=traces)
 
-    def stop_run(self, run_id: str, *, cancel: bool) -> None:
+    def stop_run(self, run_id: str, *, cancel: bool) -> bool:
         with self.connect() as client:
-            if cancel:
-                client.cancel(run_id)
-            else:
-                client.stop(run_id)
+            stopped = client.cancel(run_id) if cancel else client.stop(run_id)
+        return cancel or stopped.status == "cancelled"  # one that has not begun is always cancelled
 
     def locate(self, run_id: str) -> RunAddress:
         return RunAddress.of_server(run_id, url=self.url, app=self.app)

@@ -131,7 +131,7 @@ class RemoteEntry(Section):
     retries: Annotated[int, Field(strict=True, ge=0)] = 4
     """How often a run is sent again if the agent is down, with growing pauses."""
     gateway: Flag | str | None = None
-    """Whether the agent is told where to call models. By default, it is if it runs on this machine. For an agent on
+    """Whether requests name the gateway as the place to call models: by default, for agents on this machine. For one on
     another machine, the address of this one with a free port, such as `http://10.0.0.5:8787`.
     """
 

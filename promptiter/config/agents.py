@@ -20,6 +20,7 @@ from promptiter.config.agent_yaml.agent import build_yaml_agent, limit_agent
 from promptiter.config.agent_yaml.conversion import find_fields
 from promptiter.config.agent_yaml.document import read_agent_file
 from promptiter.config.loading import load_agent, make_importable
+from promptiter.config.namesakes import claim_modules
 from promptiter.config.task_yaml.document import read_task_file
 from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.scorer import DescribedAgent
@@ -78,6 +79,9 @@ def build_agent(section: AgentSection, *, folders: Iterable[Path] = (), hosts: A
             hosts=hosts,
         )
     make_importable([*folders, Path.cwd()])
+    for reference in (section.call, section.normalize):
+        if isinstance(reference, str) and is_reference(reference):
+            claim_modules(reference.partition(":")[0], folders)
     prompts = {name: _read_prompt(name, each) for name, each in section.prompts.items()}
     shared: dict[str, Any] = {
         "prompts": prompts,

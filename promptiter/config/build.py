@@ -27,6 +27,7 @@ from promptiter.config.evaluator import build_configured_metrics, open_gateway
 from promptiter.config.file import FILE_NAME, ParsedConfig, read_document
 from promptiter.config.layout import build_layout
 from promptiter.config.loading import make_importable
+from promptiter.config.namesakes import claim_modules, list_references
 from promptiter.config.parts import build_part
 from promptiter.config.problems import Problems
 from promptiter.config.run_request import build_request, check_configured_request, load_profile, load_teacher
@@ -237,6 +238,9 @@ class _RunBuilder:
                 hint = "paths are relative to the file"
                 self.problems.add(f"python_path: the folder {str(missing)!r} does not exist; {hint}")
         make_importable(folders)
+        for key, value in {**self.parsed.document, **self.parsed.settings}.items():
+            for reference in list_references(value) if key != "agent" else ():
+                self.attempt(partial(claim_modules, reference.partition(":")[0], folders), place=key)
 
     def _describe_configuration(self) -> Configuration | None:
         parsed, metrics = self.parsed, self.config.metrics

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from promptiter.agents.base import Agent, check_agent
+from promptiter.config.namesakes import claim_modules
 from promptiter.errors import SetupError
 from promptiter.references import call_factory, load_reference
 from promptiter.registry import AGENTS
@@ -29,7 +29,7 @@ def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
     """
     folders = tuple(folders)
     make_importable([*folders, Path.cwd()])
-    _refuse_namesake(reference.partition(":")[0].partition(".")[0], folders)
+    claim_modules(reference.partition(":")[0], folders)
     agent: Any = AGENTS.get(reference) if reference in AGENTS else load_reference(reference)
     if not hasattr(agent, "describe") and callable(agent):
         if find_misfit(agent):
@@ -43,18 +43,6 @@ def load_agent(reference: str, *, folders: Iterable[Path] = ()) -> Agent:
     except SetupError as error:
         raise SetupError(f"{reference!r}: {error}") from None
     return cast("Agent", agent)
-
-
-def _refuse_namesake(module: str, folders: Iterable[Path]) -> None:
-    """Raise SetupError if another module of this name was imported, such as the agent of another configuration."""
-    imported = getattr(sys.modules.get(module), "__file__", None)
-    spec = PathFinder.find_spec(module, [str(folder.absolute()) for folder in folders])
-    meant = spec.origin if spec is not None else None
-    if imported is not None and meant is not None and Path(imported).resolve() != Path(meant).resolve():
-        raise SetupError(
-            f"the module {module!r} was already imported from {imported}; {meant} has the same name, so rename one of "
-            "them, or use a process for each"
-        )
 
 
 def make_importable(folders: Iterable[Path]) -> None:

@@ -75,8 +75,12 @@ def _to_values(value: Json) -> Json:
     """`{"overrides": [{"surface_id": ..., "value": ...}]}` as values by surface id."""
     if not isinstance(value, dict) or not isinstance(overrides := value.get("overrides"), list):
         return value
-    if not all(isinstance(each, dict) and each.keys() == {"surface_id", "value"} for each in overrides):
-        raise ValueError("overrides must be objects with surface_id and value")
+    for each in overrides:
+        if not isinstance(each, dict) or each.keys() != {"surface_id", "value"}:
+            raise ValueError("overrides must be objects with surface_id and value")
+        if not isinstance(each["surface_id"], str):
+            found = shorten(each["surface_id"])
+            raise ValueError(f"the surface_id of an override must be a string, not {found}")  # noqa: TRY004 - pydantic
     kept = {key: each for key, each in value.items() if key != "overrides"}
     return {**kept, "values": {each["surface_id"]: each["value"] for each in overrides}}
 
@@ -225,7 +229,7 @@ def look_up(key: str, name: str, known: Mapping[str, T], problems: list[str]) ->
     if name not in known:
         names = f"; it has {join_names(list(known), limit=5)}" if known else "; none is registered"
         noun = key if key in ("metrics", "judge", "teacher") else "eval set"
-        problems.append(f"{key}: the app has no {noun} {name!r}{nearest(name, list(known)) or names}")
+        problems.append(f"{key}: the app has no {noun} {shorten(name)}{nearest(name, list(known)) or names}")
         return None
     return known[name]
 

@@ -7,6 +7,7 @@ order in which calls end, because dollars and seconds are added as integers, in 
 
 from __future__ import annotations
 
+import math
 import operator
 import threading
 from collections.abc import Callable, Iterable
@@ -232,7 +233,8 @@ _Place: TypeAlias = tuple[Role, str, str]
 
 def in_parts(figure: float) -> int:
     """Dollars or seconds in whole parts."""
-    return round(figure * PARTS) if figure else 0
+    parts = figure * PARTS
+    return round(parts) if math.isfinite(parts) else int(figure) * PARTS
 
 
 def _place(entry: LedgerEntry) -> _Place:

@@ -6,6 +6,7 @@ from promptiter.errors import ChangedInputsError, PromptiterError, RequestError
 from promptiter.manager.app import PreparedRun
 from promptiter.profile import Profile
 from promptiter.runlog.results import RunMeasured, RunResult
+from promptiter.runs.outcome import classify_result
 from promptiter.structure import StructureSnapshot
 from promptiter.wording import plural, shorten
 
@@ -42,11 +43,14 @@ def describe_refusal(error: Exception) -> tuple[str, ...]:
 
 
 def describe_end(result: RunResult) -> str:
-    """How a run ended, for the log: `succeeded: improved, 3 rounds, 12 s`."""
+    """How a run ended, for the log, in the words of `promptiter runs`: `succeeded: improved, 3 rounds, 12 s`."""
     if result.status == "running":
         return "was interrupted; the next server continues it"
-    why = f"{result.verdict}" if result.error is None else shorten(result.error)
-    return f"{result.status}: {why}, {plural(len(result.rounds), 'round')}, {result.measured.duration_s:.0f} s"
+    took = f"{plural(len(result.rounds), 'round')}, {result.measured.duration_s:.0f} s"
+    outcome = classify_result(result)
+    if result.status == "succeeded" and outcome != "stopped":
+        return f"succeeded: {outcome.replace('_', ' ')}, {took}"
+    return f"{outcome}: {took}" if result.error is None else f"{outcome}: {shorten(result.error)}, {took}"
 
 
 def describe_refused(run_id: str, structure: StructureSnapshot, error: str) -> RunResult:

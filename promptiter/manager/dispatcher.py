@@ -58,8 +58,8 @@ class Dispatcher:
             self._sweeping = asyncio.create_task(self._keep_sweeping())
 
     def launch(self, managed: ManagedApp, run: StoredRun) -> None:
-        """Work on a run in the background, when it is its turn."""
-        if self.is_closing:  # it stays in the store, for the next manager
+        """Work on a run in the background, when it is its turn. Not twice, if it was taken on meanwhile."""
+        if self.is_closing or run.run_id in managed.works:  # when closing, it stays in the store, for the next manager
             return
 
         def forget(_: asyncio.Task[None]) -> None:
@@ -119,16 +119,19 @@ class Dispatcher:
             else:
                 self.launch(managed, await managed.rebuild(view))
         except Exception as error:  # noqa: BLE001 - it is logged there
-            managed.note_failure(run_id, error)
+            if run_id not in managed.works:  # otherwise someone started or resumed it meanwhile
+                managed.note_failure(run_id, error)
 
     async def _work(self, managed: ManagedApp, run: StoredRun) -> None:
-        """Work on a run when it is its turn, until it ends or is handed over."""
+        """Work on a run when it is its turn, until it ends or is handed over. It may have ended elsewhere by then."""
         work = managed.works[run.run_id]
         try:
             async with self._slots:
                 work.has_begun = True
                 progress = Progress(managed.app.name, managed.outage)
-                outcome = await run.execute(observers=(managed.news, progress), interrupt=work.interrupt)
+                outcome = await run.execute(
+                    observers=(managed.news, progress), interrupt=work.interrupt, only_waiting=True
+                )
                 if not is_outage_of_store(outcome.error):  # it has not ended: it waits for its store
                     logger.info("%s: run %s %s", managed.app.name, run.run_id, describe_end(outcome.result))
                 if outcome.result.is_final:

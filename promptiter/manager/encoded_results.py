@@ -93,7 +93,7 @@ class EncodedResults:
 class SharedCalls(Generic[T]):
     """Calls by key, one at a time. Those that arrive during a call share the next one.
 
-    So many callers cost no more than one, and nobody gets an answer that is older than the question.
+    Many callers cost no more than one, and no answer is older than its question.
     """
 
     def __init__(self) -> None:
@@ -120,6 +120,6 @@ class SharedCalls(Generic[T]):
 
 
 def _look_at_error(task: asyncio.Task[Any]) -> None:
-    """Errors are for those who wait; if all of them have left, nobody misses one."""
+    """Retrieve the error, so that asyncio does not log it if every caller has left."""
     if not task.cancelled():
         task.exception()

@@ -26,16 +26,14 @@ from promptiter.manager.run_feeds import RunFeeds
 from promptiter.manager.run_folds import RunFolds
 from promptiter.manager.store_outage import WAITS, StoreOutage
 from promptiter.runlog.payloads import RunCompleted
-from promptiter.runlog.results import RunResult, Status
-from promptiter.runs.run_list import MAX_PAGE, ListedRun, ListedStatus, RunPage, RunQuery
+from promptiter.runlog.results import RunResult
+from promptiter.runs.run_list import MAX_PAGE, WAITING, ListedRun, ListedStatus, RunPage, RunQuery
 from promptiter.runs.store import RunView, Store
 from promptiter.runs.stored_run import StoredRun
 from promptiter.runs.stores import iterate_runs
 
 logger = logging.getLogger(__name__)
 
-LOST: tuple[ListedStatus, ...] = ("queued", "interrupted")
-"""What lists say of runs that no process works on."""
 KEPT = 64
 """The most runs that have not begun whose description is kept."""
 
@@ -101,16 +99,17 @@ class ManagedApp:
         result = found.result
         if result is None:
             result = self._queued.get(run_id) or await self._describe_queued(view)
-        if await self.is_held(view):
-            if result.status not in ("queued", "running") and not result.is_final:  # it ended before, and is continued
-                work = self.works.get(run_id)
-                status: Status = "running" if work is None or work.has_begun else "queued"
-                result = replace(result, status=status, error=None)
-        elif result.status != "cancelled":
-            if await view.is_cancel_requested():
-                result = replace(result, status="cancelled")
-            elif run_id in self.refused and result.status in ("queued", "running"):
-                result = replace(result, status="failed", error=self.refused[run_id])
+        try:
+            status = await self._find_status(view)
+        except UnknownRunError:
+            self.forget(run_id)
+            raise
+        if status in WAITING and self._is_refused(run_id):
+            result = replace(result, status="failed", error=self.refused[run_id])
+        elif (status == "queued" or status == "running") and not result.is_final:
+            result = replace(result, status=status, error=None)  # it may have ended before, and is continued
+        elif status == "cancelled":
+            result = replace(result, status=status)
         is_waiting = run_id in self.outage.runs and run_id not in self.works  # its lease may not have been released
         if is_waiting and result.status in ("queued", "running"):
             result = replace(result, error=WAITS)
@@ -121,15 +120,15 @@ class ManagedApp:
         if not self.refused and not self.outage.runs:
             return await self.store.list_runs(query)
         # Runs that are refused are failed ones here, which the store does not know.
-        wanted = replace(query, statuses=(*query.statuses, *LOST)) if "failed" in query.statuses else query
+        wanted = replace(query, statuses=(*query.statuses, *WAITING)) if "failed" in query.statuses else query
         page = await self.store.list_runs(wanted)
         shown = tuple(map(self._explain, page.runs))
         return replace(page, runs=tuple(each for each in shown if query.matches(each)))
 
     def _explain(self, run: ListedRun) -> ListedRun:
-        if run.status in LOST and run.run_id in self.refused:
+        if run.status in WAITING and run.run_id in self.refused:
             return run._replace(status="failed", error=self.refused[run.run_id], can_resume=False)
-        if run.status in (*LOST, "running") and run.run_id in self.outage.runs and run.run_id not in self.works:
+        if run.status in (*WAITING, "running") and run.run_id in self.outage.runs and run.run_id not in self.works:
             return run._replace(error=WAITS)
         return run
 
@@ -167,7 +166,7 @@ class ManagedApp:
             self.outage.end()
 
     async def _list_lost(self) -> list[ListedRun]:
-        found = [run async for run in iterate_runs(self.store, RunQuery(statuses=LOST, limit=MAX_PAGE))]
+        found = [run async for run in iterate_runs(self.store, RunQuery(statuses=WAITING, limit=MAX_PAGE))]
         ids = {run.run_id for run in found}
         self.refused = {run_id: why for run_id, why in self.refused.items() if run_id in ids}  # others were deleted
         return [run for run in found if run.run_id not in self.works and run.run_id not in self.refused]
@@ -244,14 +243,18 @@ class ManagedApp:
         return not self.is_closed and await self.is_in_progress(view)
 
     async def is_in_progress(self, view: RunView) -> bool:
-        """Whether more events of a run are to be expected, from this process or from another."""
+        """Whether more events of a run are to be expected, from this process or from another. Not if it was deleted."""
         run_id = view.header.run_id
-        if run_id in self.works or await view.find_holder() is not None:
-            return True
-        last = await view.last()
-        has_ended = last is not None and isinstance(last.payload, RunCompleted)
-        return not has_ended and run_id not in self.refused and not await view.is_cancel_requested()
+        try:
+            status = await self._find_status(view)
+        except UnknownRunError:
+            return False
+        return status == "running" or (status in WAITING and not self._is_refused(run_id))
 
-    async def is_held(self, view: RunView) -> bool:
-        """Whether a process works on a run."""
-        return view.header.run_id in self.works or await view.find_holder() is not None
+    def _is_refused(self, run_id: str) -> bool:
+        return run_id in self.refused and run_id not in self.works
+
+    async def _find_status(self, view: RunView) -> ListedStatus:
+        """The status of a run. The store knows it, also if another process has taken a run that waits here."""
+        work = self.works.get(view.header.run_id)
+        return "running" if work is not None and work.has_begun else await view.find_status()

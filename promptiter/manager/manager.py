@@ -13,6 +13,7 @@ store and app continues them, in this process or in another. Several managers sh
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
@@ -48,6 +49,8 @@ from promptiter.runs.stored_run import StoredRun
 from promptiter.runs.stores import prune_runs
 from promptiter.wording import join_names
 from traces import ExecutionTrace
+
+logger = logging.getLogger(__name__)
 
 
 class Manager:
@@ -142,7 +145,10 @@ class Manager:
         """
         managed = self._find(app)
         await managed.store.request_stop(run_id, cancel=True)
-        if (work := managed.works.get(run_id)) is not None:
+        work = managed.works.get(run_id)
+        if work is None or not work.has_begun:  # otherwise its end is logged
+            logger.info("%s: run %s cancelled", managed.app.name, run_id)
+        if work is not None:
             work.task.cancel()
             await asyncio.wait([work.task], timeout=self._close_timeout_s)
         return await self.get(run_id, app=app)
@@ -155,8 +161,8 @@ class Manager:
         managed = self._find(app)
         view = await managed.store.view(run_id)
         work = managed.works.get(run_id)
-        has_begun = await view.find_holder() is not None if work is None else work.has_begun
-        if not has_begun:
+        has_begun = work is not None and work.has_begun
+        if not has_begun and await view.find_holder() is None:
             return await self.cancel(run_id, app=app)
         await managed.store.request_stop(run_id)
         return await managed.read_result(view)
@@ -178,6 +184,8 @@ class Manager:
     async def resume(self, run_id: str, *, app: str | None = None) -> RunResult:
         """Continue a run that was interrupted, stopped or cancelled, or that failed. RunEndedError if it succeeded.
 
+        It is queued until it is its turn, here or in another process.
+
         RunRefusedError says why a run cannot be continued, such as inputs that have changed.
         """
         self._begin()
@@ -192,7 +200,7 @@ class Manager:
                 if is_outage_of_store(error) or isinstance(error, RunLockedError | UnknownRunError):
                     raise
                 raise RunRefusedError(run_id, describe_refusal(error)) from error
-            await managed.store.withdraw_cancel(run_id)
+            await managed.store.request_resume(run_id)
             managed.refused.pop(run_id, None)
             self._dispatcher.launch(managed, run)
         return await managed.read_result(view)
@@ -204,6 +212,7 @@ class Manager:
             raise RunLockedError(f"the run {run_id!r} is in progress; cancel it first")
         await managed.store.delete(run_id)
         managed.forget(run_id)
+        logger.info("%s: run %s deleted", managed.app.name, run_id)
 
     async def watch(self, run_id: str, *, after: int = -1, app: str | None = None) -> AsyncGenerator[Event]:
         """Yield the events of a run as they happen, from the one after a number on, until the run ends.

@@ -140,11 +140,18 @@ class RunDirectory(ResumableRun):
         )
 
     async def execute(
-        self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
+        self,
+        *,
+        observers: Sequence[Observer],
+        interrupt: Interrupt,
+        reviewer: Reviewer | None = None,
+        only_waiting: bool = False,
     ) -> RunOutcome:
         """`run`, but the outcome holds the error instead of raising it. The file TEST_NOW ends the search."""
         interrupt.end_search_when((self.path / TEST_NOW).exists)
-        return await super().execute(observers=observers, interrupt=interrupt, reviewer=reviewer)
+        return await super().execute(
+            observers=observers, interrupt=interrupt, reviewer=reviewer, only_waiting=only_waiting
+        )
 
     async def _write_result(self, run: OpenRun, outcome: RunOutcome) -> None:
         """Store the result and the report. The report comes first: it shows traces that may not be kept."""

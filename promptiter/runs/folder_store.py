@@ -9,6 +9,7 @@ runs/<run-id>/
   result.json, …    its result (see artifacts)
   stop              touch it to stop the run after the work in progress
   cancel            touch it to cancel the run at once
+  queued            the run is to be resumed, if it still has this number of events
   optimize.stop     touch it to end the search after the current round; the final test follows
   lock              the process that is working on it
 """
@@ -44,10 +45,20 @@ from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import RunHeader, read_header, write_header
 from promptiter.runs.lock import LEASE_S, Holder, RunLock, find_holder
-from promptiter.runs.run_list import ListedRun, RunPage, RunQuery, describe_run, take_page
+from promptiter.runs.run_list import (
+    WAITING,
+    ListedRun,
+    ListedStatus,
+    RunPage,
+    RunQuery,
+    describe_run,
+    find_status,
+    take_page,
+)
 from traces import ExecutionTrace
+from traces.files import write_file
 
-STOP, CANCEL = "stop", "cancel"
+STOP, CANCEL, QUEUED = "stop", "cancel", "queued"
 
 
 class FolderStore:
@@ -115,9 +126,16 @@ class FolderStore:
 
         await run_in_thread(touch)
 
-    async def withdraw_cancel(self, run_id: str) -> None:
-        path = await run_in_thread(lambda: self._find(run_id))
-        await run_in_thread(lambda: (path / CANCEL).unlink(missing_ok=True))
+    async def request_resume(self, run_id: str) -> None:
+        def queue() -> None:
+            path = self._find(run_id)
+            last = EventFile(path / JOURNAL).last()
+            if is_finished(last):
+                raise RunEndedError(run_id)
+            write_file(path / QUEUED, _count_events(last))
+            (path / CANCEL).unlink(missing_ok=True)
+
+        await run_in_thread(queue)
 
     async def delete(self, run_id: str) -> None:
         def remove() -> None:
@@ -148,6 +166,7 @@ class FolderRun:
     answers: CallLog
     traces: FileTraceStore
     lock: RunLock
+    was_waiting: bool
     is_without_answers: bool
 
     @property
@@ -172,6 +191,8 @@ class FolderRun:
     async def write_result(self, result: RunResult, *, keep_traces: KeepTraces) -> None:
         def write() -> None:
             self.lock.renew()  # raises if another process took over the run
+            if not _is_queued(self.path, EventFile(self.path / JOURNAL).last()):
+                (self.path / QUEUED).unlink(missing_ok=True)
             write_artifacts(self.path, result, keep_traces=keep_traces)
 
         await run_in_thread(write)
@@ -199,6 +220,14 @@ class FolderView:
 
     async def read_ledger(self) -> LedgerSnapshot:
         return await run_in_thread(lambda: read_ledger(self.path))
+
+    async def find_status(self) -> ListedStatus:
+        def find() -> ListedStatus:
+            if not (self.path / HEADER).is_file():
+                raise UnknownRunError(f"the run {str(self.path)!r} was deleted")
+            return _find_status(self.path, self.header, is_held=find_holder(self.path) is not None)
+
+        return await run_in_thread(find)
 
     async def find_holder(self) -> Holder | None:
         return await run_in_thread(lambda: find_holder(self.path))
@@ -254,8 +283,27 @@ def _read_run(path: Path) -> ListedRun:
         spent=NOTHING if has_ended else read_ledger(path).total,
         holder=holder,
         is_cancelled=(path / CANCEL).exists(),
+        is_queued=_is_queued(path, last),
     )
     return listed._replace(run_id=path.name, path=path)
+
+
+def _find_status(path: Path, header: RunHeader, *, is_held: bool) -> ListedStatus:
+    last = EventFile(path / JOURNAL).last()
+    is_cancelled, is_queued = (path / CANCEL).exists(), _is_queued(path, last)
+    return find_status(header, last, is_held=is_held, is_cancelled=is_cancelled, is_queued=is_queued)
+
+
+def _is_queued(path: Path, last: Event | None) -> bool:
+    """Whether a run with this last event is to be resumed. A request from before that event was followed."""
+    try:
+        return (path / QUEUED).read_bytes() == _count_events(last)
+    except FileNotFoundError:
+        return False
+
+
+def _count_events(last: Event | None) -> bytes:
+    return b"%d\n" % (0 if last is None else last.seq + 1)
 
 
 def _open_files(path: Path, lock: RunLock, stack: ExitStack) -> FolderRun:
@@ -264,6 +312,7 @@ def _open_files(path: Path, lock: RunLock, stack: ExitStack) -> FolderRun:
         file.unlink()
     with suppress(IsADirectoryError):
         (path / STOP).unlink(missing_ok=True)
+    was_waiting = _find_status(path, read_header(path), is_held=False) in WAITING
     is_without_answers = (path / JOURNAL).exists() and not (path / CALLS).exists()
     answers = stack.enter_context(closing(CallLog(path / CALLS)))
     traces = FileTraceStore(path / TRACES)
@@ -277,5 +326,6 @@ def _open_files(path: Path, lock: RunLock, stack: ExitStack) -> FolderRun:
         answers=answers,
         traces=traces,
         lock=lock,
+        was_waiting=was_waiting,
         is_without_answers=is_without_answers,
     )

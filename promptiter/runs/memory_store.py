@@ -27,7 +27,17 @@ from promptiter.runs.app_names import check_app_name
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.header import RunHeader
 from promptiter.runs.lock import LEASE_S, RENEWALS, Holder, this_machine
-from promptiter.runs.run_list import ListedRun, RunPage, RunQuery, check_not_cancelled, describe_run, take_page
+from promptiter.runs.run_list import (
+    WAITING,
+    ListedRun,
+    ListedStatus,
+    RunPage,
+    RunQuery,
+    check_not_cancelled,
+    describe_run,
+    find_status,
+    take_page,
+)
 from traces import ExecutionTrace
 from traces.documents import from_json
 
@@ -68,6 +78,7 @@ class MemoryStore:
             spent=run.calls.add_up().total,
             holder=run.find_holder(self._now),
             is_cancelled=run.is_cancel_requested,
+            is_queued=run.is_queued,
         )
 
     @asynccontextmanager
@@ -89,13 +100,17 @@ class MemoryStore:
             raise RunEndedError(run_id)
         run.is_stop_requested, run.is_cancel_requested = not cancel, cancel or run.is_cancel_requested
 
-    async def withdraw_cancel(self, run_id: str) -> None:
-        self._find(run_id).is_cancel_requested = False
+    async def request_resume(self, run_id: str) -> None:
+        run = self._find(run_id)
+        if run.events and is_finished(_decode(run, -1)):
+            raise RunEndedError(run_id)
+        run.is_cancel_requested, run.queued_after = False, len(run.events)
 
     async def delete(self, run_id: str) -> None:
-        holder = self._find(run_id).find_holder(self._now)
-        if holder is not None:
+        run = self._find(run_id)
+        if (holder := run.find_holder(self._now)) is not None:
             raise RunLockedError(f"the run {run_id!r} is locked by process {holder.pid}: it is open")
+        run.lease, run.holder, run.is_deleted = None, None, True  # a suspended holder writes no more
         del self._runs[run_id]
 
     def _find(self, run_id: str) -> _RunData:
@@ -126,6 +141,7 @@ class MemoryRun:
         self._lease = lease
         self._run = lease.run
         self._run.is_stop_requested = False
+        self.was_waiting = lease.status_before in WAITING
         self.name = f"{self._run.header.run_id} in memory at {id(self._run):#x}"
         self.notes: Sequence[str] = ()
         self.journal = _MemoryRunJournal(lease)
@@ -160,6 +176,11 @@ class MemoryView(_MemoryEvents):
     async def read_ledger(self) -> LedgerSnapshot:
         return self._run.calls.add_up()
 
+    async def find_status(self) -> ListedStatus:
+        if self._run.is_deleted:
+            raise UnknownRunError(f"the run {self.header.run_id!r} was deleted")
+        return self._run.find_status(self._now)
+
     async def find_holder(self) -> Holder | None:
         return self._run.find_holder(self._now)
 
@@ -169,7 +190,7 @@ class MemoryView(_MemoryEvents):
 
 @dataclass(eq=False)
 class _RunData:
-    """What is kept of a run."""
+    """What is kept of a run. `queued_after` is the number of events after which it was to be resumed."""
 
     header: RunHeader
     events: list[bytes] = field(default_factory=list)
@@ -179,6 +200,21 @@ class _RunData:
     lease: _Lease | None = None
     is_stop_requested: bool = False
     is_cancel_requested: bool = False
+    is_deleted: bool = False
+    queued_after: int | None = None
+
+    @property
+    def is_queued(self) -> bool:
+        return self.queued_after == len(self.events)
+
+    def find_status(self, now: Callable[[], float]) -> ListedStatus:
+        return find_status(
+            self.header,
+            _decode(self, -1) if self.events else None,
+            is_held=self.find_holder(now) is not None,
+            is_cancelled=self.is_cancel_requested,
+            is_queued=self.is_queued,
+        )
 
     def find_holder(self, now: Callable[[], float]) -> Holder | None:
         return self.holder if self.holder is not None and self.holder.expires_at > now() else None
@@ -194,6 +230,7 @@ class _Lease:
         since = now()
         if (holder := run.find_holder(now)) is not None:
             raise RunLockedError(f"the run {run.header.run_id!r} is locked by process {holder.pid}: it is open")
+        self.status_before = run.find_status(now)
         run.lease = self
         run.holder = Holder(
             host=socket.gethostname(),
@@ -204,9 +241,11 @@ class _Lease:
         )
 
     def renew(self) -> None:
-        """Extend the lease. RunLockedError if the run was opened again since it expired."""
+        """Extend the lease. RunLockedError if the run was opened again since it expired, or was deleted."""
         if self.run.lease is not self or self.run.holder is None:
-            raise RunLockedError(f"the run {self.run.header.run_id!r} was taken over; this process stops working on it")
+            raise RunLockedError(
+                f"the run {self.run.header.run_id!r} was taken over or deleted; this process stops working on it"
+            )
         self.run.holder = replace(self.run.holder, expires_at=self._now() + self._lease_s)
 
     async def keep_renewing(self) -> None:

@@ -21,6 +21,9 @@ from promptiter.runs.outcome import Outcome, classify_end
 ListedStatus: TypeAlias = Status | Literal["interrupted", "unreadable"]
 LISTED_STATUSES: tuple[ListedStatus, ...] = (*get_args(Status), "interrupted", "unreadable")
 
+WAITING: tuple[ListedStatus, ...] = ("queued", "interrupted")
+"""The status of runs that wait for a process to work on them."""
+
 MAX_PAGE = 500
 """The most runs of one page."""
 
@@ -28,10 +31,10 @@ MAX_PAGE = 500
 class ListedRun(NamedTuple):
     """One run in a list: a named tuple, because lists may have thousands.
 
-    An unfinished run that no process holds is `interrupted` and can be resumed. The run of a Manager that has not begun
-    is `queued`. A run that is not `is_named` was started from Python with parts that have no name, so only Python can
-    resume it. `baseline` and `best` are values of the objective. `cost_usd` is None if the cost of a call is unknown.
-    `error` says why a run failed or cannot be read. `path` is its folder, if it has one.
+    An unfinished run that no process holds is `interrupted` and can be resumed. The run of a Manager that has not
+    begun, or that is to be resumed, is `queued`. A run that is not `is_named` was started from Python with parts that
+    have no name, so only Python can resume it. `baseline` and `best` are values of the objective. `cost_usd` is None if
+    the cost of a call is unknown. `error` says why a run failed or cannot be read. `path` is its folder, if any.
     """
 
     run_id: str
@@ -67,13 +70,20 @@ _UNFINISHED: Mapping[ListedStatus, Outcome] = {"failed": "failed", "cancelled": 
 
 
 def describe_run(
-    header: RunHeader, last: Event | None, *, spent: Spending, holder: Holder | None, is_cancelled: bool
+    header: RunHeader,
+    last: Event | None,
+    *,
+    spent: Spending,
+    holder: Holder | None,
+    is_cancelled: bool,
+    is_queued: bool,
 ) -> ListedRun:
     """What a list shows of a run with this last event. `spent` counts if the run has not ended."""
     end = None if last is None else last.payload
+    status = find_status(header, last, is_held=holder is not None, is_cancelled=is_cancelled, is_queued=is_queued)
     listed = ListedRun(
         run_id=header.run_id,
-        status="cancelled" if is_cancelled else "running",
+        status=status,
         created_at=header.created_at,
         rounds=0 if last is None else last.round,
         calls=spent.calls,
@@ -83,14 +93,10 @@ def describe_run(
         can_resume=holder is None,
         is_named=not header.nameless_parts,
     )
-    if holder is not None:
-        return listed._replace(status="running")
-    if last is None or not isinstance(end, RunCompleted):
-        waiting: ListedStatus = "queued" if last is None and header.app else "interrupted"
-        return listed if is_cancelled else listed._replace(status=waiting)
+    if last is None or not isinstance(end, RunCompleted) or status in ("running", "queued"):
+        return listed
     total = end.measured.spent.total
     return listed._replace(
-        status="cancelled" if is_cancelled else end.status,
         verdict=end.verdict,
         stop_reason=end.stop.reason if end.stop is not None else None,
         baseline=end.baseline,
@@ -101,6 +107,19 @@ def describe_run(
         error=end.error,
         can_resume=not is_finished(last),
     )
+
+
+def find_status(
+    header: RunHeader, last: Event | None, *, is_held: bool, is_cancelled: bool, is_queued: bool
+) -> ListedStatus:
+    """The status of a run with this last event. It `is_queued` if it is to be resumed since then."""
+    if is_held:
+        return "running"
+    if is_cancelled:
+        return "cancelled"
+    if is_queued or (last is None and header.app):
+        return "queued"
+    return last.payload.status if last is not None and isinstance(last.payload, RunCompleted) else "interrupted"
 
 
 def find_cost(spent: Spending) -> float | None:

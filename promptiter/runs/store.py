@@ -32,7 +32,7 @@ from promptiter.runlog.results import RunResult
 from promptiter.runs.artifacts import KeepTraces
 from promptiter.runs.header import RunHeader
 from promptiter.runs.lock import Holder
-from promptiter.runs.run_list import RunPage, RunQuery
+from promptiter.runs.run_list import ListedStatus, RunPage, RunQuery
 from traces import ExecutionTrace
 
 
@@ -80,12 +80,18 @@ class Store(Protocol):
         """
         ...
 
-    async def withdraw_cancel(self, run_id: str) -> None:
-        """Let a cancelled run be continued."""
+    async def request_resume(self, run_id: str) -> None:
+        """Queue a run that is to be continued, also one that was cancelled. RunEndedError if it has ended for good.
+
+        It is queued until a process that has opened it appends an event, or until it is cancelled.
+        """
         ...
 
     async def delete(self, run_id: str) -> None:
-        """Delete a run; RunLockedError if a process works on it. Its uses of cases stay."""
+        """Delete a run; RunLockedError if a process works on it. Its uses of cases stay.
+
+        Views and a suspended holder of it may be left over: a new run shares nothing with them.
+        """
         ...
 
 
@@ -95,6 +101,11 @@ class OpenRun(Protocol):
     @property
     def name(self) -> str:
         """Names the run in messages. No other run, of any store, has this name."""
+        ...
+
+    @property
+    def was_waiting(self) -> bool:
+        """Whether the run was queued or interrupted when it was opened, so that it had not ended."""
         ...
 
     @property
@@ -150,6 +161,10 @@ class RunView(EventSource, Protocol):
 
     async def read_ledger(self) -> LedgerSnapshot:
         """Return what the run has paid so far. Calls of the process that works on it may count as lost."""
+        ...
+
+    async def find_status(self) -> ListedStatus:
+        """Return the status that lists show. UnknownRunError if the run was deleted."""
         ...
 
     async def find_holder(self) -> Holder | None:

@@ -96,10 +96,20 @@ class ResumableRun:
         ).result_or_failure()
 
     async def execute(
-        self, *, observers: Sequence[Observer], interrupt: Interrupt, reviewer: Reviewer | None = None
+        self,
+        *,
+        observers: Sequence[Observer],
+        interrupt: Interrupt,
+        reviewer: Reviewer | None = None,
+        only_waiting: bool = False,
     ) -> RunOutcome:
-        """`run`, but the outcome holds the error instead of raising it."""
+        """`run`, but the outcome holds the error instead of raising it.
+
+        With `only_waiting`, RunLockedError if the run is neither queued nor interrupted any more.
+        """
         async with self._store.open(self.run_id) as run, _cancelled_by(run):
+            if only_waiting and not run.was_waiting:
+                raise RunLockedError(f"the run {self.run_id!r} has ended, or was cancelled, while it waited here")
             interrupt.watch(run.find_stop_request)
             services = make_services(
                 self._checked.evaluator,

@@ -55,7 +55,7 @@ async def prune_runs(
 ) -> list[str]:
     """Delete runs that have ended, and return their ids. Their uses of cases stay.
 
-    Only runs that were created more than so many days ago are deleted, and never the last so many that have ended.
+    Only runs created more than `older_than_days` ago are deleted, and never the `keep_last` runs that ended last.
     """
     if older_than_days is None and keep_last is None:
         raise SetupError("prune_runs would delete all runs; give older_than_days, keep_last or both")

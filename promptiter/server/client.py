@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -174,15 +174,15 @@ class AsyncClient:
         place = f"{self._place}{_locate(run_id)}/events"
         async with self._transport.open(place, params={"after": after}) as answer:
             patience.reached()
-            kind = ""
-            async for line in answer.aiter_lines():
-                name, _, value = line.partition(": ")
-                if name == "event":
+            kind = b""
+            async for line in _split_lines(answer.aiter_bytes()):
+                name, _, value = line.partition(b": ")
+                if name == b"event":
                     kind = value
-                elif name == "data" and kind == "end":
+                elif name == b"data" and kind == b"end":
                     yield None
-                elif name == "data":
-                    yield decode_event(value.encode(), where=f"an event of the run {run_id!r}")
+                elif name == b"data":
+                    yield decode_event(value, where=f"an event of the run {run_id!r}")
 
     async def _get(self, place: str, *, params: Mapping[str, Json] | None = None) -> dict[str, Any]:
         found: dict[str, Any] = orjson.loads(await self._send("GET", place, params=params))
@@ -196,6 +196,17 @@ class AsyncClient:
         self, method: str, place: str, *, params: Mapping[str, Json] | None = None, body: Json = None
     ) -> bytes:
         return await self._transport.send(method, f"{self._place}{place}", params=params, body=body)
+
+
+async def _split_lines(chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
+    """The lines of a stream of events. Those of httpx also end at U+2028 and others, which JSON may contain."""
+    begun = b""
+    async for chunk in chunks:
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            yield (begun + line).removesuffix(b"\r")
+            begun = b""
+        begun += rest
 
 
 def _locate(run_id: str) -> str:

@@ -20,6 +20,9 @@ from promptiter.errors import (
 from promptiter.server.bodies import MAX_PROBLEMS
 from promptiter.wording import shorten
 
+MAX_PROBLEM = 1000
+"""The most characters of one problem."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -45,7 +48,7 @@ def answer_error(error: Exception, *, wanted: Mapping[str, str], apps: Iterable[
         case HttpError():
             return JSONResponse({"error": str(error)}, error.status, headers=error.headers)
         case RequestError():
-            problems = error.problems[:MAX_PROBLEMS]
+            problems = [_cut(each) for each in error.problems[:MAX_PROBLEMS]]
             text = f"the run cannot start: {problems[0]}" if len(problems) == 1 else str(RequestError(problems))
             return JSONResponse({"error": text, "problems": problems}, 400)
         case UnknownAppError():
@@ -67,6 +70,11 @@ def answer_error(error: Exception, *, wanted: Mapping[str, str], apps: Iterable[
             return JSONResponse({"error": "the server is stopping; ask the next one"}, 503)
     logger.error("a request failed: %s", error)
     return JSONResponse({"error": "the server cannot do this now; its log says why"}, 503)
+
+
+def _cut(problem: str) -> str:
+    """A problem may quote what was sent, in a key for example."""
+    return problem if len(problem) <= MAX_PROBLEM else f"{problem[:MAX_PROBLEM]}… ({len(problem):,} characters)"
 
 
 _NAMES = (("digest", "trace"), ("run_id", "run"), ("app", "app"))

@@ -14,6 +14,8 @@ from promptiter.server.bodies import CURSOR
 from promptiter.user_files import describe_wanted, list_allowed_words
 from promptiter.wording import shorten
 
+MAX_VALUES = 50
+"""How often a parameter may be given."""
 MAX_NUMBER = 10**15
 """More events than any run has."""
 

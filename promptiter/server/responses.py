@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 
 from starlette.responses import Response
@@ -45,13 +45,14 @@ class ResultResponse(Response):
 
 
 class StreamResponse(Response):
-    """Server-sent events. It ends when the client leaves, and the events are closed."""
+    """Server-sent events. It ends when the client leaves, and the events are closed. Then `on_end` is called."""
 
-    def __init__(self, events: AsyncGenerator[bytes]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes], *, on_end: Callable[[], None]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Content-Type": "text/event-stream"}
         super().__init__(None, headers=headers)
         del self.headers["Content-Length"]
         self._events = events
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         tasks = [asyncio.create_task(self._send_all(send)), asyncio.create_task(_wait_for_end(receive))]
@@ -60,7 +61,10 @@ class StreamResponse(Response):
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            try:
+                await asyncio.wait(tasks)
+            finally:
+                self._on_end()
         with suppress(asyncio.CancelledError):
             tasks[0].result()
 

@@ -6,8 +6,6 @@ With `application` and `parameters`, all that imports fastapi.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from datetime import datetime
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -53,7 +51,7 @@ from promptiter.server.openapi import (
     TOKEN_ERRORS,
     WAIT_ERRORS,
 )
-from promptiter.server.parameters import MAX_NUMBER, Cursor, EventNumber, Time, find_unknown
+from promptiter.server.parameters import MAX_NUMBER, MAX_VALUES, Cursor, EventNumber, Time, find_unknown
 from promptiter.server.refine_bodies import RefinementListBody, StartedRefinementBody
 from promptiter.server.refinements import Refinements
 from promptiter.server.responses import ResultResponse, StreamResponse, encode_result
@@ -192,8 +190,8 @@ class Routes:
     async def list_runs(
         self,
         app: str,
-        status: Annotated[list[ListedStatus] | None, Query()] = None,
-        verdict: Annotated[list[Verdict] | None, Query()] = None,
+        status: Annotated[list[ListedStatus], Query(max_length=MAX_VALUES)] = [],  # noqa: B006 - FastAPI copies it
+        verdict: Annotated[list[Verdict], Query(max_length=MAX_VALUES)] = [],  # noqa: B006
         created_from: Time | None = None,
         created_before: Time | None = None,
         text: Annotated[str, Query(max_length=200)] = "",
@@ -202,8 +200,8 @@ class Routes:
     ) -> RunListBody:
         """The runs of an app, newest first."""
         query = RunQuery(
-            statuses=tuple(status or ()),
-            verdicts=tuple(verdict or ()),
+            statuses=tuple(dict.fromkeys(status)),
+            verdicts=tuple(dict.fromkeys(verdict)),
             created_from=_format_time(created_from),
             created_before=_format_time(created_before),
             text=text,
@@ -273,19 +271,17 @@ class Routes:
         """The events of a run as they happen (server-sent events), from the one after a number on."""
         if self.streams >= self.limits.max_streams:
             raise HttpError(429, f"more than {self.limits.max_streams} streams", headers={"Retry-After": "5"})
-        await self.manager.find_run(run_id, app=app)  # 404 before the stream begins
+        self.streams += 1  # at once: others come while this one waits
+        try:
+            await self.manager.find_run(run_id, app=app)  # 404 before the stream begins
+        except BaseException:
+            self.end_stream()
+            raise
         seen = int(last_event_id) if last_event_id else after
+        return StreamResponse(stream_events(self.manager, app, run_id, after=seen), on_end=self.end_stream)
 
-        async def events() -> AsyncGenerator[bytes]:
-            self.streams += 1
-            try:
-                async with aclosing(stream_events(self.manager, app, run_id, after=seen)) as found:
-                    async for each in found:
-                        yield each
-            finally:
-                self.streams -= 1
-
-        return StreamResponse(events())
+    def end_stream(self) -> None:
+        self.streams -= 1
 
     async def get_trace(self, app: str, run_id: str, digest: str) -> Response:
         """One trace of a run, by its digest."""

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from promptiter.concurrency import run_in_thread
 from promptiter.runs.next_commands import RunAddress
@@ -62,10 +62,23 @@ class RunFiles:
         except BaseException:
             os.unlink(name)  # noqa: PTH108 - this must not wait
             raise
-        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-        return FileResponse(
-            name, media_type="application/zip", headers=headers, background=BackgroundTask(os.unlink, name)
-        )
+        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Accept-Ranges": "none"}
+        return _TemporaryFileResponse(name, media_type="application/zip", headers=headers)
+
+
+class _TemporaryFileResponse(FileResponse):
+    """Sends a file that was made for this answer, and deletes it.
+
+    Always the whole file: the next request gets another one. A background task would not be started for an answer that
+    fails.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"range"]
+        try:
+            await super().__call__({**scope, "headers": headers}, receive, send)
+        finally:
+            os.unlink(self.path)  # noqa: PTH108 - this must not wait
 
 
 @asynccontextmanager

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
-from promptiter.errors import RunCancelledError, RunEndedError, RunLockedError, SetupError
+from promptiter.errors import (
+    PromptiterError,
+    RunCancelledError,
+    RunEndedError,
+    RunLockedError,
+    SetupError,
+    UnknownRunError,
+)
+from promptiter.evaluation.trace_store import encode_trace
 from promptiter.runlog.case_uses import CaseUse
 from promptiter.runlog.codec import to_plain
 from promptiter.runlog.events import Event
 from promptiter.runlog.payloads import RunCompleted
 from promptiter.runlog.results import Status
-from promptiter.runs.run_list import RunQuery
+from promptiter.runs.run_list import LISTED_STATUSES, ListedStatus, RunQuery
 from promptiter.runs.store import Store
 from promptiter.testing.store_hooks import (
+    EXPIRED_S,
+    REPLY,
     Clock,
     StoreHooks,
     ask,
@@ -21,6 +33,9 @@ from promptiter.testing.store_hooks import (
     list_events,
     make_event,
     make_header,
+    make_key,
+    make_receipt,
+    make_trace,
     wait_until,
 )
 
@@ -135,7 +150,7 @@ class CancelContract(StoreHooks):
         async with other.open("a") as run:
             assert run.is_cancel_requested()
         assert [each.status for each in (await other.list_runs(RunQuery())).runs] == ["cancelled"]
-        await other.withdraw_cancel("a")
+        await other.request_resume("a")
         async with store.open("a") as run:
             assert not run.is_cancel_requested()
             await run.journal.append(make_end(2, "succeeded", is_final=True))
@@ -156,6 +171,69 @@ class CancelContract(StoreHooks):
             await store.request_stop("b", cancel=True)
         with expect_error(SetupError):
             await store.request_stop("gone", cancel=True)
+
+    @in_event_loop
+    async def test_a_run_to_resume_is_queued_until_a_process_works_on_it(self, tmp_path: Path) -> None:
+        store, other = self.make_store(tmp_path, Clock()), self.make_store(tmp_path, Clock())
+        ends: tuple[Status, ...] = ("failed", "cancelled", "succeeded")
+        for name in (*ends, "interrupted"):
+            await store.create(make_header(name))
+            async with store.open(name) as run:
+                await run.journal.append(make_event(0))
+                if name != "interrupted":
+                    await run.journal.append(make_end(1, cast("Status", name)))
+            await store.request_stop(name, cancel=True)
+            await check_status(other, name, "cancelled")
+            await other.request_resume(name)
+            await check_status(store, name, "queued")
+            await store.request_stop(name, cancel=True)
+            await check_status(other, name, "cancelled")
+            await other.request_resume(name)
+            async with store.open(name) as run:
+                await check_status(other, name, "running")
+                last = await run.journal.last()
+                assert last is not None
+            await check_status(other, name, "queued")  # nothing was done
+            async with store.open(name) as run:
+                await run.journal.append(make_event(last.seq + 1))
+            await check_status(other, name, "interrupted")
+        await end_run(store, (await store.create(make_header("final"))).run_id, "succeeded", is_final=True)
+        with expect_error(RunEndedError):
+            await store.request_resume("final")
+        with expect_error(UnknownRunError):
+            await store.request_resume("gone")
+
+    @in_event_loop
+    async def test_who_opens_a_run_learns_whether_it_was_waiting_for_that(self, tmp_path: Path) -> None:
+        store, other = self.make_store(tmp_path, Clock()), self.make_store(tmp_path, Clock())
+        await store.create(make_header("a"))
+        async with store.open("a") as run:
+            assert run.was_waiting
+            await run.journal.append(make_event(0))
+        async with other.open("a") as run:
+            assert run.was_waiting, "it was interrupted"
+            await run.journal.append(make_end(1, "succeeded"))
+            assert run.was_waiting, "that does not change"
+        async with store.open("a") as run:
+            assert not run.was_waiting, "it was stopped"
+        await store.request_resume("a")
+        async with other.open("a") as run:
+            assert run.was_waiting
+        await store.request_stop("a", cancel=True)
+        async with other.open("a") as run:
+            assert not run.was_waiting
+
+    @in_event_loop
+    async def test_a_view_of_a_deleted_run_says_so(self, tmp_path: Path) -> None:
+        store, other = self.make_store(tmp_path, Clock()), self.make_store(tmp_path, Clock())
+        for name in ("queued", "ended"):
+            await store.create(make_header(name))
+        await end_run(store, "ended", "failed")
+        for name in ("queued", "ended"):
+            view = await store.view(name)
+            await other.delete(name)
+            with expect_error(UnknownRunError):
+                await view.find_status()
 
     @in_event_loop
     async def test_a_deleted_run_is_gone_but_its_uses_of_cases_stay(self, tmp_path: Path) -> None:
@@ -179,6 +257,44 @@ class CancelContract(StoreHooks):
         view = await store.view("a")
         assert await list_events(view.read()) == []
         assert (await view.read_ledger()).total.calls == 0
+
+    @in_event_loop
+    async def test_a_new_run_shares_nothing_with_one_that_was_deleted(self, tmp_path: Path) -> None:
+        clock = Clock()
+        store = self.make_store(tmp_path, clock)
+        async with self.open_new_run(tmp_path, clock) as former:
+            view = await store.view("a")
+            clock.time += EXPIRED_S
+            self.suspend_holder(tmp_path, "a")
+            other = self.make_store(tmp_path, clock)
+            await other.delete("a")
+            shop = other.for_app("shop")
+            await shop.create(make_header("b"))
+            async with shop.open("b") as run:
+                await run.journal.append(make_event(0))
+                assert await list_events(view.read()) == [], "who watched the deleted run sees nothing of the new one"
+                with expect_error(RunLockedError):
+                    await former.journal.append(make_event(1, "of the former holder"))
+                with suppress(PromptiterError):
+                    await former.traces.put(make_trace("of the former holder"))
+                with suppress(PromptiterError):
+                    await former.answers.put(make_key(), REPLY, paid=make_receipt())
+                assert await list_events(run.journal.read()) == [make_event(0)]
+                trace_digest, _ = encode_trace(make_trace("of the former holder"))
+                assert not await run.traces.has(trace_digest)
+                assert await run.answers.get(make_key()) is None
+                assert (await run.answers.ledger()).total.calls == 0
+
+
+async def check_status(store: Store, run_id: str, status: ListedStatus) -> None:
+    """Check the status of a run, in its view and in lists."""
+    assert await (await store.view(run_id)).find_status() == status
+    assert [(each.run_id, each.status) for each in (await store.list_runs(RunQuery(text=run_id))).runs] == [
+        (run_id, status)
+    ]
+    for wanted in LISTED_STATUSES:
+        found = (await store.list_runs(RunQuery(text=run_id, statuses=(wanted,)))).runs
+        assert len(found) == (wanted == status), wanted
 
 
 def make_end(seq: int, status: Status, *, is_final: bool = False, error: str | None = None) -> Event:

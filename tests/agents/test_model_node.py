@@ -160,6 +160,14 @@ async def test_an_answer_that_does_not_fit_is_shown_to_the_model_again() -> None
     assert failed.error.message.startswith("'scripted' gave no usable answer in 4 tries: it holds no JSON")
 
 
+async def test_an_answer_on_which_a_pattern_never_ends_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("promptiter.patterns.TIME_LIMIT_S", 0.05)
+    model = ScriptedModel([f'"{"a" * 60}"', '"ab"'])
+    done = await run(bot(schema={"pattern": "(a+)+b"}), model)
+    assert done.output == "ab"
+    assert "a pattern of the JSON schema takes longer" in model.requests[1].messages[-1].content
+
+
 class Address(BaseModel):
     city: str = Field(description="Name of the city.")
 

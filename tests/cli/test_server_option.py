@@ -141,6 +141,22 @@ def test_a_run_in_progress_is_shown_stopped_resumed_and_cancelled(server: Server
     run("resume", other, "--app", "slow", "--quiet", code=3, stream="out")
 
 
+def test_a_queued_run_is_shown_and_stopped_as_one(server: ServerThread, run: Run) -> None:
+    begun = [server.start_slowly()]
+    with Client(server.url, app="slow", token="runner") as client:
+        begun += [client.start().run_id for _ in range(3)]
+        queued = client.start().run_id
+    assert run("show", queued, "--app", "slow") == f"{queued} is queued: it has not begun\n"
+    assert run("stop", queued, "--app", "slow") == f"cancelled {queued}\n"
+    shown = run("show", queued, "--app", "slow")
+    assert f"{queued} is cancelled; it had not begun" in shown
+    assert "continue it with: promptiter resume" in shown
+    assert json.loads(run("show", queued, "--app", "slow", "--json"))["status"] == "cancelled"
+    for each in begun:
+        run("stop", each, "--app", "slow", "--cancel")
+    server.call(server.gated.gate.set)
+
+
 def test_a_run_is_exported_to_a_folder_that_other_commands_read(finished: str, run: Run, tmp_path: Path) -> None:
     path = run("export", finished, "--app", "desk", "--to", tmp_path / "runs").strip()
     assert "Answer politely." in run("show", path)

@@ -156,6 +156,24 @@ def test_an_initial_profile_is_given_by_value(folder: Path) -> None:
     assert "did you mean 'echo#instruction'" in problem
 
 
+@pytest.mark.parametrize("surface_id", [["a"], {}, None, 3])
+def test_the_surface_of_an_override_is_a_string(surface_id: Json) -> None:
+    with pytest.raises(RequestError, match="the surface_id of an override must be a string"):
+        read_overlay({"initial_profile": {"overrides": [{"surface_id": surface_id, "value": "x"}]}})
+
+
+def test_a_budget_may_be_as_large_as_a_number_can_be(folder: Path) -> None:
+    assert build(folder, budget={"max_usd": 1e308}).config.budget.max_usd == 1e308
+
+
+def test_names_and_keys_that_are_wrong_are_quoted_in_part(folder: Path) -> None:
+    long = "x" * 100_000
+    assert all(len(each) < 500 for each in find_problems(folder, train=[long, long], judge=long))
+    with pytest.raises(RequestError, match=r"unknown key 'xxx.*… \(100,002 characters\)") as refused:
+        read_overlay({long: 1})
+    assert len(str(refused.value)) < 1000
+
+
 def test_runs_of_an_app_share_models_but_not_budgets(folder: Path) -> None:
     first = build(folder)
     parsed = read_config(folder, environ={})

@@ -98,6 +98,13 @@ def test_an_unknown_price_is_unknown_and_counted() -> None:
     assert ledger.snapshot().by_model()["own"].cost_usd is None
 
 
+@pytest.mark.parametrize("cost", [0.0, 0.1, 1e6, 1e300, 1e308])
+def test_any_cost_can_be_counted(cost: float) -> None:
+    ledger = Ledger()
+    ledger.count(LedgerEntry(role="agent", model="small", node_id="", spent=Spending(calls=1, cost_usd=cost)))
+    assert ledger.snapshot().total.cost_usd == cost
+
+
 def test_unknown_tokens_are_counted_as_such() -> None:
     ledger = Ledger()
     ledger.count(entry("agent", "own"))

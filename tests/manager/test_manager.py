@@ -129,7 +129,8 @@ async def test_a_cancelled_run_keeps_its_rounds_and_can_be_resumed(make_store: C
             await manager.resume(run_id)
 
 
-async def test_a_queued_run_can_be_cancelled() -> None:
+async def test_a_queued_run_can_be_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "promptiter.manager")
     gated = GatedRun()
     async with managing(gated.engine, max_runs=1) as manager:
         first, second = [(await manager.start(gated.request)).run_id for _ in range(2)]
@@ -139,6 +140,11 @@ async def test_a_queued_run_can_be_cancelled() -> None:
         assert (await manager.wait(first)).status == "succeeded"
         assert (await manager.wait(second)).status == "cancelled"
         assert [each.status for each in (await manager.list()).runs] == ["cancelled", "succeeded"]
+        await manager.delete(second)
+    assert [each for each in caplog.messages if second in each] == [
+        f"default: run {second} cancelled",
+        f"default: run {second} deleted",
+    ]
 
 
 async def test_a_run_is_cancelled_by_another_manager(make_store: Callable[[], Store]) -> None:

@@ -176,6 +176,51 @@ async def test_wrong_bodies_are_refused_in_words(body: bytes, status: int) -> No
     assert app.asked == []
 
 
+async def test_a_body_of_very_many_small_parts_is_refused_before_it_is_parsed() -> None:
+    limits = Limits(max_containers=10)
+    async with serving(Manager([SmallApp(SmallRun())]), limits=limits) as client:
+        for body, status in (
+            (b'{"run": {"a": [[], [], [], [], [], [], [], [], []]}}', 400),
+            (b'{"run": {"initial_profile": {"values": {"a": "[[[[{{{{[[[[ \\" [[[["}}}}', 201),
+            (b'{"a": "' + b'\\"[' * 20, 400),
+        ):
+            answer = await client.post(f"{DESK}/async-runs", content=body)
+            assert answer.status_code == status, answer.text
+        assert "is not JSON" in answer.json()["error"]
+
+
+async def test_the_answer_to_a_wrong_body_does_not_repeat_it() -> None:
+    async with serving(Manager([SmallApp(SmallRun())])) as client:
+        long = "x" * 500_000
+        for run in ({long: 1}, {"train": {"cases": [{}], long: 1}}, {"initial_profile": {"values": {}, long: 1}}):
+            refused = await client.post(f"{DESK}/async-runs", json={"run": run})
+            assert (refused.status_code, len(refused.content) < 3_000) == (400, True)
+
+
+async def test_streams_are_limited_also_if_they_begin_at_the_same_time() -> None:
+    gated = GatedRun(free=4)
+    async with serving(Manager([SmallApp(gated)]), limits=Limits(max_streams=2)) as client:
+        for _ in range(3):
+            assert (await client.get(f"{DESK}/async-runs/missing/events")).status_code == 404
+        run_id = (await client.post(f"{DESK}/async-runs")).json()["result"]["measured"]["run_id"]
+        await gated.waits.wait()
+        place = f"{DESK}/async-runs/{run_id}/events"
+        streams = [asyncio.create_task(client.get(place)) for _ in range(6)]
+        await wait_until(lambda: sum(each.done() for each in streams) == 4)
+        gated.gate.set()
+        assert sorted([(await each).status_code for each in streams]) == [200, 200, 429, 429, 429, 429]
+        assert (await client.get(place)).status_code == 200
+
+
+async def test_values_of_a_filter_may_be_repeated_but_not_without_end() -> None:
+    async with serving(Manager([SmallApp(SmallRun())])) as client:
+        await client.post(f"{DESK}/runs")
+        few, many = "&".join(["status=succeeded"] * 40), "&".join(["status=succeeded"] * 51)
+        assert len((await client.get(f"{DESK}/async-runs?{few}")).json()["runs"]) == 1
+        refused = await client.get(f"{DESK}/async-runs?{many}")
+        assert (refused.status_code, refused.json()["error"][:31]) == (422, "status: must be at most 50 item")
+
+
 async def test_a_body_without_a_length_is_limited_and_a_slow_one_is_given_up() -> None:
     async def endless() -> Any:
         while True:

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from promptiter.errors import SetupError
 from promptiter.manager import Manager
+from promptiter.runlog.event_json import encode_event
 from promptiter.runlog.events import Event
 from promptiter.runlog.fold import fold
 from promptiter.runs.memory_store import MemoryStore
@@ -20,6 +22,7 @@ from promptiter.server.client_errors import ServerError
 from promptiter.server.serving import ServerOptions, serve
 from promptiter.server.sync_client import Client
 from promptiter.testing.small_run import SmallRun
+from promptiter.testing.store_hooks import make_event
 from tests.manager.test_manager import GatedRun, expected_result
 from tests.server.conftest import SmallApp, make_tokens
 
@@ -100,6 +103,21 @@ async def test_a_body_that_is_too_large_is_refused_in_words() -> None:
         with pytest.raises(ServerError, match="larger than 4,000,000 bytes") as refused:
             await client.start({"judge": "x" * 20_000_000})
         assert refused.value.status == 413
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+async def test_only_line_feeds_end_the_lines_of_a_stream(size: int) -> None:
+    event = make_event(0, "one\u2028two\u0085three\x0b\x1c\rfour")
+    sent = b": waiting\n\nid: 0\r\nevent: note\ndata: %s\n\n" % encode_event(event)
+    sent += b'event: end\ndata: {"status":"succeeded"}\n\n'
+
+    async def send() -> AsyncIterator[bytes]:
+        for start in range(0, len(sent), size):
+            yield sent[start : start + size]
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=send()))
+    async with AsyncClient("http://server", app="desk", transport=transport) as client:
+        assert [each async for each in client.watch("a")] == [event]
 
 
 async def test_a_stream_continues_on_the_next_server() -> None:

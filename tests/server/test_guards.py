@@ -46,6 +46,13 @@ async def test_with_tokens_pages_need_one_and_get_no_access_by_default() -> None
         assert (answer.status_code, "access-control-allow-origin" in answer.headers) == (200, False)
 
 
+async def test_with_tokens_health_and_the_description_of_the_api_need_none_and_name_no_app() -> None:
+    async with serving(Manager([SmallApp(SmallRun())]), tokens=make_tokens(key=("read",))) as client:
+        for place in ("/", "/health", "/promptiter/v1/openapi.json"):
+            answer = await client.get(place)
+            assert (answer.status_code, '"desk"' in answer.text) == (200, False)
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from promptiter.manager import Manager
 from promptiter.runs.memory_store import MemoryStore
 from promptiter.runs.run_copy import unpack_copy
 from promptiter.runs.summary import read_result
+from promptiter.server.run_files import RunFiles
 from promptiter.testing.small_run import SmallRun
 from promptiter.testing.store_hooks import make_header
 from tests.manager.test_manager import GatedRun, expected_result
@@ -108,6 +110,40 @@ async def test_a_queued_run_that_is_stopped_is_cancelled() -> None:
         assert answer.json()["result"]["status"] == "cancelled"
         gated.gate.set()
         await manager.wait(first)
+
+
+@pytest.mark.parametrize(
+    "wanted", ["bytes=abc", "bytes=99999999-", "items=0-1", "bytes=5-1", "bytes=0-1", "bytes=0-0,5-6"]
+)
+async def test_an_archive_is_sent_as_a_whole_whatever_range_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    async with serving(Manager([SmallApp(SmallRun())])) as client:
+        run_id = (await client.post(f"{DESK}/runs")).json()["result"]["measured"]["run_id"]
+        answer = await client.get(f"{DESK}/async-runs/{run_id}/archive", headers={"Range": wanted})
+        assert (answer.status_code, answer.headers["accept-ranges"]) == (200, "none")
+        unpack_copy(io.BytesIO(answer.content), tmp_path / "copy")
+    assert list_names(tmp_path) == ["copy"]
+
+
+async def test_an_archive_that_cannot_be_sent_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    manager = Manager([SmallApp(SmallRun())])
+    async with serving(manager) as client:
+        run_id = (await client.post(f"{DESK}/runs")).json()["result"]["measured"]["run_id"]
+        archive = await RunFiles().make_archive(await manager.view(run_id, app="desk"), traces=False)
+
+        async def send(_: Any) -> None:
+            raise OSError("the client has left")
+
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        scope = {"type": "http", "method": "GET", "headers": [], "asgi": {"spec_version": "2.4"}}
+        with pytest.raises(OSError, match="has left"):
+            await archive(scope, receive, send)
+    assert list_names(tmp_path) == []
 
 
 def list_names(folder: Path) -> list[str]:

@@ -19,6 +19,11 @@ from promptiter.errors import ModelUnavailableError, ServiceError, SetupError
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 """Characters that a header cannot contain."""
+_UNICODE = ("utf-8", "utf8", "utf-16", "us-ascii", "ascii")
+_WESTERN = ("iso-8859-1", "latin-1", "windows-1252", "cp1252")
+_EASTERN = ("gb18030", "gbk", "gb2312", "big5", "shift_jis", "euc-jp", "euc-kr")
+CHARSETS = frozenset((*_UNICODE, *_WESTERN, *_EASTERN))
+"""Encodings that a service may name. Others are read as UTF-8: some of Python's take minutes for a large answer."""
 _OUTAGES = (
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.BAD_GATEWAY,
@@ -68,7 +73,7 @@ async def send(
                 received += chunk
                 if len(received) > max_bytes:
                     raise ServiceError(f"{name} answered with more than {max_bytes:,} bytes; raise max_output_bytes")
-            encoding, status = answer.charset_encoding or "utf-8", answer.status_code
+            charset, status = (answer.charset_encoding or "utf-8").lower(), answer.status_code
     except SetupError as error:
         raise ServiceError(str(error)) from error
     except (httpx.TimeoutException, TimeoutError) as error:
@@ -79,10 +84,12 @@ async def send(
         raise ServiceError(f"{name} answered with what cannot be decompressed: {error}") from error
     except httpx.TransportError as error:
         raise ModelUnavailableError(f"{name} cannot be reached: {str(error) or type(error).__name__}") from error
+    if charset not in CHARSETS:
+        return ServiceReply(status, received.decode(errors="replace"))
     try:
-        return ServiceReply(status, bytes(received).decode(encoding))
-    except (UnicodeDecodeError, LookupError) as error:
-        raise ServiceError(f"{name} answered with what is not {encoding}: {error}") from error
+        return ServiceReply(status, received.decode(charset))
+    except UnicodeDecodeError as error:
+        raise ServiceError(f"{name} answered with what is not {charset}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,8 @@ class RemoteAgent:
     max_output_bytes: int = 10_000_000
     retries: int = 4
     gateway: bool | str | None = None
-    """Whether the agent is told where to call models; by default if it is on this machine. For one on another machine,
-    the address under which that reaches this one, such as http://10.0.0.5:8787.
+    """Whether requests name the gateway as the place to call models; by default if the agent is on this machine. For
+    one on another machine, the address under which that reaches this one, such as http://10.0.0.5:8787.
     """
 
     hosts: AgentHosts | None = None
@@ -106,8 +106,8 @@ class RemoteAgent:
         if self.sends_access:
             return ()
         note = (
-            f"{name_service(self.url)} is not told where to call models, so its calls are neither cached nor limited; "
-            "its usage is what it reports"
+            f"{name_service(self.url)} does not call models through the gateway, so its calls are neither cached nor "
+            "limited; its usage is what it reports"
         )
         return (note,)
 
@@ -175,7 +175,7 @@ class RemoteAgent:
 
     @property
     def sends_access(self) -> bool:
-        """Whether the agent is told where to call models."""
+        """Whether requests name the gateway as the place to call models."""
         return is_loopback(self.url) if self.gateway is None else bool(self.gateway)
 
     @cached_property
@@ -212,13 +212,13 @@ class _Sent:
         return BlackBoxAnswer(
             text=run.output if run.output is not None else to_text(run.data) if run.error is None else "",
             data=run.data,
-            error=run.error,
+            error=None if run.error is None else run.error.build(),
             trace=read_trace(run, given.prompts, nodes=nodes, sender=sender),
-            usage=run.usage,
+            usage=None if run.usage is None else run.usage.build(),
         )
 
     async def _find_access(self, session: EndpointSession) -> ModelAccess | None:
-        """Where the agent calls models; None if it is not told."""
+        """The gateway for this run; None if requests do not name it."""
         if not self._agent.sends_access:
             return None
         address = self._agent.gateway

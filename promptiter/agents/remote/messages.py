@@ -19,6 +19,13 @@ from traces import Edge, Failure, Snapshot, ToolCall, Usage
 from traces.checked_documents import format_field_path
 from traces.model import EMPTY, StepKind, TraceStatus
 
+MAX_TOKENS = 10**12
+"""The most tokens that an agent may report for a run or a step."""
+MAX_USD = 10**6
+"""The most dollars that an agent may report for a run or a step."""
+MAX_NAME = 1000
+"""The most characters of the type of an error, and of its place."""
+
 
 class WireObject(BaseModel):
     """An object of the protocol. Its fields are documented by their docstrings."""
@@ -125,9 +132,33 @@ class RunDocument(WireObject):
     seed: int = 0
     """The seed of the run of promptiter, for agents that draw random numbers."""
     deadline_s: float | None = None
-    """After this many seconds, nobody waits for the answer."""
+    """The caller stops waiting for the answer after this many seconds."""
     models: ModelAccess | None = None
     """Where to call models. Without it, the agent calls them as it does in production."""
+
+
+class ReportedUsage(WireObject):
+    """Tokens and cost. What is left out is unknown."""
+
+    input_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    output_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    cached_input_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    cost_usd: Annotated[float, Field(ge=0, le=MAX_USD)] | None = None
+
+    def build(self) -> Usage:
+        return Usage(**self.model_dump())
+
+
+class ReportedFailure(WireObject):
+    """Why there is no answer. It `is_outage` if a service that the agent needs was down."""
+
+    type: Annotated[str, Field(max_length=MAX_NAME)]
+    message: str = ""
+    where: Annotated[str, Field(max_length=MAX_NAME)] = ""
+    is_outage: bool = False
+
+    def build(self) -> Failure:
+        return Failure(**self.model_dump())
 
 
 class TraceStep(WireObject):
@@ -153,9 +184,9 @@ class TraceStep(WireObject):
     """What came out of the step."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The tools that the step called."""
-    error: Failure | None = None
+    error: ReportedFailure | None = None
     """Why the step failed."""
-    usage: Usage | None = None
+    usage: ReportedUsage | None = None
     """The tokens and the cost of the step."""
     start_ns: int | None = None
     """When it began: nanoseconds since 1970."""
@@ -189,9 +220,9 @@ class RemoteRun(WireObject):
     """The answer as text. Without it, the answer is the JSON of `data`."""
     data: Any = None
     """The answer as data, if it is more than text."""
-    error: Failure | None = None
+    error: ReportedFailure | None = None
     """Why there is no answer. It `is_outage` if a service that the agent needs was down: the case is run again."""
-    usage: Usage | None = None
+    usage: ReportedUsage | None = None
     """What the run used, for agents that call models in their own way. Calls to the given `base_url` are counted
     there.
     """

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import orjson
+from pydantic import ValidationError
 
-from promptiter.agents.remote.messages import RemoteRun, TraceDocument, TraceStep
+from promptiter.agents.remote.messages import RemoteRun, ReportedUsage, TraceDocument, TraceStep
 from promptiter.errors import ServiceError, nearest
 from promptiter.wording import join_names
 from traces import ExecutionTrace, Step, TraceError, digest, read_otel
@@ -61,8 +62,8 @@ def _build_step(step: TraceStep, values: Mapping[str, Json]) -> Step:
         input=step.input,
         output=step.output,
         tool_calls=step.tool_calls,
-        error=step.error,
-        usage=step.usage,
+        error=None if step.error is None else step.error.build(),
+        usage=None if step.usage is None else step.usage.build(),
         start_ns=step.start_ns,
         end_ns=step.end_ns,
         attributes=step.attributes,
@@ -91,6 +92,12 @@ def _read_spans(document: Mapping[str, Json] | None) -> ExecutionTrace:
     found = read_otel(orjson.dumps(document))
     if len(found) != 1:
         raise ServiceError(f"`otlp` has {len(found)} traces; send the spans of one run, under one trace id")
+    for step in found[0].steps:
+        if step.usage is not None:
+            try:
+                ReportedUsage(**asdict(step.usage))
+            except ValidationError as error:
+                raise ServiceError(f"the usage of step {step.id!r} is wrong: {step.usage}") from error
     stated = list(_find_stated_reads(document))
     steps = (each if each.surface_reads in stated else replace(each, surface_reads=None) for each in found[0].steps)
     return replace(found[0], steps=tuple(steps))

@@ -93,8 +93,8 @@ def stop(
         options, run = PlaceOptions(runs=str(path.parent)), path.name
     place = open_place(options)
     run_id = find_run_id(place, run)
-    place.stop_run(run_id, cancel=cancel)
-    echo(f"cancelled {run_id}" if cancel else f"{run_id} stops after the work in progress")
+    is_cancelled = place.stop_run(run_id, cancel=cancel)
+    echo(f"cancelled {run_id}" if is_cancelled else f"{run_id} stops after the work in progress")
     if (address := place.locate(run_id)).place != "database":
         echo(f"continue it with: promptiter resume {address.arguments}", err=True)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DAYS = 90
 SWEEP_S = 5.0
-"""How often a server looks for runs that nobody works on, unless leases are short."""
+"""How often a server looks for runs that no process works on, unless leases are short."""
 
 
 def serve(

@@ -9,11 +9,12 @@ import typer
 
 from promptiter.cli.options import App, AsJson, Run, RunsPlace, Server, TokenFile
 from promptiter.cli.output import console, echo, json_text, write_text
-from promptiter.cli.places import PlaceOptions, has_begun, open_run
+from promptiter.cli.places import PlaceOptions, find_listed, has_begun, open_place, open_run
 from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
     from promptiter.runs.next_commands import RunAddress
+    from promptiter.runs.run_list import ListedRun
 
 
 def show(
@@ -51,7 +52,7 @@ def show(
     is_whole = not (diff or rounds or costs or case is not None)
     with open_run(run, options) as (folder, address):
         if address.place != "folder" and not has_begun(folder):
-            echo(f"{address.run_id} is queued: it has not begun")
+            _show_waiting(find_listed(open_place(options), address.run_id), address, as_json=as_json)
         elif blame and other is not None:
             if not is_whole:
                 raise SetupError("--blame SURFACE cannot be combined with --diff, --rounds, --costs or --case")
@@ -67,6 +68,19 @@ def show(
             _show_case(folder, address, case, as_json=as_json)
         else:
             _show_run(folder, address, diff=diff, rounds=rounds, blame=blame, costs=costs, as_json=as_json)
+
+
+def _show_waiting(run: ListedRun, address: RunAddress, *, as_json: bool) -> None:
+    """Show a run that has recorded nothing yet, as a list shows it."""
+    from promptiter.runlog.codec import to_plain
+
+    if as_json:
+        write_text(json_text(to_plain(run._asdict())), None)
+        return
+    state = "is queued: it has not begun" if run.status == "queued" else f"is {run.status}; it had not begun"
+    echo(f"{run.run_id} {state}" if run.error is None else f"{run.run_id} {state}: {run.error}")
+    if run.can_resume and address.place == "server":
+        echo(f"continue it with: promptiter resume {address.arguments}")
 
 
 def _show_surface(folder: Path, address: RunAddress, surface_id: str, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, Protocol, SupportsFloat, TypeAlias, Ty
 
 from promptiter.agents.base import AgentRun
 from promptiter.agents.runner import Runner
-from promptiter.concurrency import call_any
+from promptiter.concurrency import call_any, run_in_thread
 from promptiter.errors import MetricError, nearest
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.criteria import JUDGE_METRICS, FinalResponseCriterion, Limit, Options
@@ -60,6 +60,11 @@ class TurnCriterion(Protocol):
     def needs_reference(self) -> bool: ...
 
     @property
+    def has_patterns(self) -> bool:
+        """Whether it may match regular expressions, which takes time."""
+        ...
+
+    @property
     def description(self) -> str: ...
 
 
@@ -83,6 +88,11 @@ class TurnMetric(Generic[C]):
         return self.criterion.description
 
     async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+        if self.criterion.has_patterns:
+            return await run_in_thread(lambda: self._score(case, run))
+        return self._score(case, run)
+
+    def _score(self, case: EvalCase, run: AgentRun) -> Score:
         return score_by_turn(self, case, run, judge=self._judge)
 
     def _judge(self, turn: Turn | None, run: AgentRun) -> TurnScore:
@@ -126,7 +136,7 @@ class NumericMetric(TurnMetric[NumericCriterion]):
 class TrajectoryMetric(TurnMetric[TrajectoryCriterion]):
     """1 for a turn whose tool calls match the expected ones, otherwise 0. A run without a trace is unscored."""
 
-    async def __call__(self, case: EvalCase, run: AgentRun) -> Score:
+    def _score(self, case: EvalCase, run: AgentRun) -> Score:
         return score_by_turn(
             self, case, run, judge=self._judge, has_reference=lambda turn: turn.expected_tool_calls is not None
         )

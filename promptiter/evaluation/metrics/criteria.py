@@ -42,6 +42,10 @@ class FinalResponseCriterion:
         return any(part is not None and part.needs_reference for part in self._parts)
 
     @property
+    def has_patterns(self) -> bool:
+        return any(part is not None and part.has_patterns for part in self._parts)
+
+    @property
     def description(self) -> str:
         return "; ".join(part.description for part in self._parts if part is not None)
 

@@ -10,17 +10,16 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
 from promptiter.errors import MetricError
 from promptiter.evaluation.score import Finding
+from promptiter.json_schemas import SchemaCheckError, check_schema
+from promptiter.patterns import list_violations
 from promptiter.wording import join_names, shorten
 from traces.model import Json
-
-if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
 
 Tree: TypeAlias = Mapping[str, Any]
 """Nested objects with `true` at the selected parts; `*` is any key or list item: `{"items": {"*": {"id": true}}}`."""
@@ -54,6 +53,10 @@ class JsonCriterion:
     @property
     def needs_reference(self) -> bool:
         return not self.ignore
+
+    @property
+    def has_patterns(self) -> bool:
+        return self.schema is not None
 
     @property
     def description(self) -> str:
@@ -127,25 +130,19 @@ def check_against_schema(actual: Json, criterion: JsonCriterion) -> tuple[Findin
     """Violations of the criterion's schema, with the keyword that failed: `{"required": ["city"]}`."""
     if criterion.schema is None:
         return ()
-    from referencing.exceptions import Unresolvable
-
     try:
-        errors = list(_build_validator(dict(criterion.schema)).iter_errors(actual))
-    except Unresolvable as error:
-        raise MetricError(
-            f"the JSON schema refers to {error}; put it under $defs, because references are not fetched"
-        ) from error
-    except RecursionError as error:
-        raise MetricError("the value is nested too deeply to be checked against the JSON schema") from error
+        violations = list_violations(dict(criterion.schema), actual)
+    except SchemaCheckError as error:
+        raise MetricError(str(error)) from error
     findings = [
         Finding(
             kind="violated",
-            expected={str(error.validator): error.validator_value},
-            actual=error.instance,
-            where=format_json_path(error.absolute_path),
+            expected={each.keyword: each.wanted},
+            actual=each.value,
+            where=format_json_path(each.path),
             predicate="json_schema",
         )
-        for error in errors
+        for each in violations
     ]
     return tuple(sorted(findings, key=lambda finding: (finding.where, str(finding.expected))))
 
@@ -294,20 +291,11 @@ def _check_tree(name: str, tree: Json) -> None:
             )
 
 
-def _build_validator(schema: dict[str, Json]) -> Validator:
-    from jsonschema.validators import Draft202012Validator, validator_for
-    from referencing import Registry
-
-    # Without an empty registry, jsonschema would fetch references from the network.
-    return validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
-
-
 def _check_schema(schema: dict[str, Json]) -> None:
     from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import Draft202012Validator, validator_for
 
     try:
-        validator_for(schema, default=Draft202012Validator).check_schema(schema)
+        check_schema(schema)
     except SchemaError as error:
         raise MetricError(
             f"the JSON schema is not valid at {format_json_path(error.absolute_path)}: {error.message}"

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, TypeAlias
 from promptiter.errors import MetricError
 from promptiter.evaluation.metrics.metric import name_characters
 from promptiter.evaluation.score import Finding
+from promptiter.patterns import PatternError, check_pattern, search_pattern
 from promptiter.wording import shorten
 
 TextMatch: TypeAlias = Literal["exact", "contains", "regex"]
@@ -48,6 +49,10 @@ class TextCriterion:
     @property
     def needs_reference(self) -> bool:
         return not self.ignore and self.expected is None
+
+    @property
+    def has_patterns(self) -> bool:
+        return self.match == "regex" and not self.ignore
 
     @property
     def description(self) -> str:
@@ -89,6 +94,7 @@ class RougeCriterion:
     type: RougeType = "rouge1"
     threshold: float = 1.0
     needs_reference: ClassVar[bool] = True
+    has_patterns: ClassVar[bool] = False
 
     @property
     def description(self) -> str:
@@ -138,6 +144,7 @@ class NumericCriterion:
     tolerance: float = 0.0
     relative_tolerance: float = 0.0
     expected: float | None = None
+    has_patterns: ClassVar[bool] = False
 
     @property
     def needs_reference(self) -> bool:
@@ -205,8 +212,8 @@ def _check_reference(expected: str, criterion: TextCriterion) -> None:
         raise MetricError(f"empty reference: every text passes {criterion.match} {expected!r}; write what is expected")
     if criterion.match == "regex":
         try:
-            re.compile(expected)
-        except re.error as error:
+            check_pattern(expected)
+        except PatternError as error:
             raise MetricError(
                 f"the reference {shorten(expected)} is not a valid regular expression: {error}"
             ) from error
@@ -226,8 +233,11 @@ def _check_length(actual: str, criterion: TextCriterion) -> tuple[Finding, ...]:
 
 def _check_regex(actual: str, pattern: str, criterion: TextCriterion) -> tuple[Finding, ...]:
     # The flag, not lower(): that would turn \S into \s.
-    if re.search(pattern, actual, re.IGNORECASE if criterion.case_insensitive else 0):
-        return ()
+    try:
+        if search_pattern(pattern, actual, ignore_case=criterion.case_insensitive):
+            return ()
+    except PatternError as error:
+        raise MetricError(str(error)) from error
     return (Finding(kind="violated", expected=pattern, actual=actual, predicate="regex"),)
 
 

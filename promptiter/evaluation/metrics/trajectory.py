@@ -35,6 +35,11 @@ class ToolCriterion:
     arguments: JsonCriterion = field(default_factory=JsonCriterion)
     result: JsonCriterion | None = None
 
+    @property
+    def has_patterns(self) -> bool:
+        parts = (self.name, self.arguments, self.result)
+        return any(part is not None and part.has_patterns for part in parts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryCriterion:
@@ -45,6 +50,10 @@ class TrajectoryCriterion:
     order_sensitive: bool = False
     subset_matching: bool = False
     needs_reference: ClassVar[bool] = True
+
+    @property
+    def has_patterns(self) -> bool:
+        return any(each.has_patterns for each in (self.default, *self.overrides.values()))
 
     @property
     def description(self) -> str:

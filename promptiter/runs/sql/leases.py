@@ -20,6 +20,7 @@ from sqlalchemy import ColumnElement, Connection, and_, select, update
 
 from promptiter.errors import PromptiterError, RunLockedError
 from promptiter.runs.lock import RENEWALS, Holder, this_machine
+from promptiter.runs.run_list import WAITING
 from promptiter.runs.sql.database import Database
 from promptiter.runs.sql.tables import RUNS
 from promptiter.runs.sql.writes import Lease, find_lost_lease
@@ -80,7 +81,8 @@ class LeaseKeeper:
             nonlocal attempts
             attempts += 1
             found = select(
-                RUNS.c.lease_number, RUNS.c.lease_holder, RUNS.c.lease_expires_at, RUNS.c.is_cancel_requested
+                *(RUNS.c.lease_number, RUNS.c.lease_holder, RUNS.c.lease_expires_at),
+                *(RUNS.c.status, RUNS.c.is_cancel_requested),
             )
             row = connection.execute(found.where(RUNS.c.run_key == run_key).with_for_update()).one_or_none()
             if row is None:
@@ -98,7 +100,8 @@ class LeaseKeeper:
             }
             connection.execute(update(RUNS).where(RUNS.c.run_key == run_key).values(values))
             requests = StopRequests(is_stop=False, is_cancel=bool(row.is_cancel_requested))
-            return Lease(run_key=run_key, run_id=run_id, number=number), requests
+            was_waiting = not row.is_cancel_requested and row.status in (*WAITING, "running")  # its process is gone
+            return Lease(run_key=run_key, run_id=run_id, number=number, was_waiting=was_waiting), requests
 
         lease, requests = self._database.write(take)
         with self._guard:

@@ -48,7 +48,7 @@ def list_row(row: Sequence[Any], *, now: float) -> ListedRun:
     has_ended = holder is None and status not in _UNFINISHED
     return ListedRun(
         run_id=run_id,
-        status=_find_status(status, is_held=holder is not None, is_cancelled=bool(is_cancelled)),
+        status=find_status(status, is_held=holder is not None, is_cancelled=bool(is_cancelled)),
         created_at=created_at,
         verdict=verdict if has_ended else None,
         stop_reason=details.get("stop_reason") if has_ended else None,
@@ -65,7 +65,8 @@ def list_row(row: Sequence[Any], *, now: float) -> ListedRun:
     )
 
 
-def _find_status(status: ListedStatus, *, is_held: bool, is_cancelled: bool) -> ListedStatus:
+def find_status(status: ListedStatus, *, is_held: bool, is_cancelled: bool) -> ListedStatus:
+    """The status of a run whose row has this one."""
     if is_held:
         return "running"
     if is_cancelled:

@@ -24,7 +24,7 @@ from promptiter.runs.app_names import check_app_name
 from promptiter.runs.artifacts import KeepTraces, list_failed_traces
 from promptiter.runs.header import RunHeader, parse_header
 from promptiter.runs.lock import LEASE_S, Holder
-from promptiter.runs.run_list import RunPage, RunQuery, take_page
+from promptiter.runs.run_list import ListedStatus, RunPage, RunQuery, take_page
 from promptiter.runs.sql.address import parse_address
 from promptiter.runs.sql.answers import SqlAnswers, read_account
 from promptiter.runs.sql.case_uses import SqlCaseUses
@@ -32,7 +32,7 @@ from promptiter.runs.sql.database import Database
 from promptiter.runs.sql.events import SqlEvents, SqlJournal
 from promptiter.runs.sql.leases import LeaseKeeper, read_holder
 from promptiter.runs.sql.packing import pack, unpack
-from promptiter.runs.sql.run_rows import read_rows
+from promptiter.runs.sql.run_rows import find_status, read_rows
 from promptiter.runs.sql.tables import HEADERS, LONGEST_APP, LONGEST_RUN_ID, PARTS_OF_A_RUN, RUNS
 from promptiter.runs.sql.traces import SqlTraces, keep_only, read_trace
 from promptiter.runs.sql.writer import Writer
@@ -114,12 +114,14 @@ class SqlStore:
 
         await self._database.write_async(request)
 
-    async def withdraw_cancel(self, run_id: str) -> None:
-        def withdraw(connection: Connection) -> None:
+    async def request_resume(self, run_id: str) -> None:
+        def queue(connection: Connection) -> None:
             run_key = self._find(connection, run_id)
-            connection.execute(update(RUNS).where(RUNS.c.run_key == run_key).values(is_cancel_requested=0))
+            wanted = update(RUNS).where(RUNS.c.run_key == run_key, RUNS.c.is_final == 0)
+            if connection.execute(wanted.values(status="queued", is_cancel_requested=0)).rowcount == 0:
+                raise RunEndedError(run_id)
 
-        await self._database.write_async(withdraw)
+        await self._database.write_async(queue)
 
     async def delete(self, run_id: str) -> None:
         def remove(connection: Connection) -> None:
@@ -196,6 +198,7 @@ class SqlRun:
         self._database = database
         self._keeper = keeper
         self._lease = lease
+        self.was_waiting = lease.was_waiting
         self.name = f"{lease.run_id}{f' of {app}' if app else ''} in {database.name}"
         self.notes: Sequence[str] = ()
         self.answers = SqlAnswers(database, writer, lease)
@@ -234,6 +237,15 @@ class SqlView(SqlEvents):
 
     async def read_ledger(self) -> LedgerSnapshot:
         return await self._database.read_async(lambda connection: read_account(connection, self._run_key))
+
+    async def find_status(self) -> ListedStatus:
+        found = select(RUNS.c.status, RUNS.c.is_cancel_requested, RUNS.c.lease_holder, RUNS.c.lease_expires_at)
+        found = found.where(RUNS.c.run_key == self._run_key)
+        row = await self._database.read_async(lambda connection: connection.execute(found).one_or_none())
+        if row is None:
+            raise UnknownRunError(f"the run {self.header.run_id!r} in {self._database.name!r} was deleted")
+        holder = read_holder(row.lease_holder, row.lease_expires_at, now=self._now())
+        return find_status(row.status, is_held=holder is not None, is_cancelled=bool(row.is_cancel_requested))
 
     async def find_holder(self) -> Holder | None:
         found = select(RUNS.c.lease_holder, RUNS.c.lease_expires_at).where(RUNS.c.run_key == self._run_key)

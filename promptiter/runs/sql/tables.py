@@ -32,11 +32,12 @@ def _text(length: int) -> TypeEngine[str]:
     return String(length).with_variant(String(length, collation="C"), "postgresql")
 
 
-def _table(name: str, *parts: SchemaItem) -> Table:
+def _table(name: str, *parts: SchemaItem, is_numbered: bool = False) -> Table:
     return Table(
         f"promptiter_{name}",
         METADATA,
         *parts,
+        sqlite_autoincrement=is_numbered,  # otherwise SQLite gives the number of a deleted row to a new one
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",
         mysql_collate="utf8mb4_bin",
@@ -75,11 +76,15 @@ RUNS = _table(
     UniqueConstraint("app", "run_id", name="promptiter_runs_id"),
     # For lists. Every database creates a constraint together with its table, which an index would need a statement for.
     UniqueConstraint("app", "status", "run_id", name="promptiter_runs_status"),
+    is_numbered=True,
 )
 """One row per run, the only one that changes. Times are Unix timestamps, but for `created_at`.
 
-`status` is that of the last event; before the first one it is `queued` or `interrupted`. Each opening of a run has a
-`lease_number`, which every append checks. `details` is JSON with what is only shown: cost, stop reason, error.
+A `run_key` is never used again: views and leases of a deleted run may still have it.
+
+`status` is that of the last event; before the first one it is `queued` or `interrupted`, and `queued` if the run is to
+be resumed. Each opening of a run has a `lease_number`, which every append checks. `details` is JSON with what is only
+shown: cost, stop reason, error.
 """
 
 HEADERS = _table(

@@ -1,7 +1,7 @@
 """What a run writes, and how several writes become one transaction.
 
 A write that is refused does not disturb the others. Every row has a key that its writer chose, so writes can be applied
-again if the connection was lost and nobody knows whether they were committed.
+again if the connection was lost before the commit was confirmed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ _Key: TypeAlias = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to work on a run. A later one of the same run has a higher number, and ends this one."""
+    """The right to work on a run. A later one of the same run has a higher number, and ends this one.
+
+    `was_waiting` says whether the run was queued or interrupted when the lease was taken.
+    """
 
     run_key: int
     run_id: str
     number: int
+    was_waiting: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ class Service(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.running = self.most = 0
+        self.content_type, self.answer = "application/json", b""
         self.lock = threading.Lock()
 
     @property
@@ -49,6 +50,8 @@ class Handler(BaseHTTPRequestHandler):
         match self.path.strip("/").split("/"):
             case ["status", number]:
                 status, answer = int(number), b"it broke " + b"x" * 3000 + b" here"
+            case ["given"]:
+                answer, encoding = self.server.answer, {"Content-Type": self.server.content_type}
             case ["large"]:
                 answer = b"x" * 10_000
             case ["slow", *_]:
@@ -141,6 +144,34 @@ def test_a_status_that_is_not_a_success_is_an_error(service: Service, status: in
     assert f"answered with status {status}: … xxx" in done.error.message
     assert done.error.message.endswith("x here")
     assert done.error.is_outage == is_outage
+
+
+@pytest.mark.parametrize(
+    ("charset", "raw", "output"),
+    [
+        ("", "Grüße".encode(), "Grüße"),
+        ("UTF-8", "Grüße".encode(), "Grüße"),
+        ("ISO-8859-1", "Grüße".encode("latin-1"), "Grüße"),
+        ("shift_jis", "東京".encode("shift_jis"), "東京"),
+        ("punycode", b"Gre-zya9f", "Gre-zya9f"),
+        ("undefined", b"tea", "tea"),
+        ("rot13", b"tea", "tea"),
+        ("bogus", b"tea \xff", "tea \ufffd"),
+    ],
+)
+def test_an_answer_is_read_in_a_common_charset_or_as_utf_8(
+    service: Service, charset: str, raw: bytes, output: str
+) -> None:
+    service.content_type, service.answer = f"text/plain; charset={charset}", raw
+    [done] = run(HttpAgent(url=f"{service.url}/given", prompts=NOTE), "a")
+    assert (done.output, done.error) == (output, None)
+
+
+def test_an_answer_that_is_not_in_its_charset_is_an_error(service: Service) -> None:
+    service.content_type, service.answer = "text/plain; charset=utf-8", b"\xff"
+    [done] = run(HttpAgent(url=f"{service.url}/given", prompts=NOTE), "a")
+    assert done.error is not None
+    assert "answered with what is not utf-8" in done.error.message
 
 
 def test_limits_of_time_and_size(service: Service) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -50,6 +52,16 @@ def read(**fields: Any) -> ExecutionTrace | None:
 
 def test_a_trace_as_promptiter_writes_it_is_read_unchanged() -> None:
     assert read(trace=orjson.loads(to_json(TRACE))) == TRACE
+
+
+@pytest.mark.parametrize("usage", [Usage(input_tokens=-1), Usage(cost_usd=-0.5), Usage(cost_usd=1e300)])
+def test_the_usage_of_a_step_is_possible(usage: Usage, tmp_path: Path) -> None:
+    wrong = replace(TRACE, steps=(replace(TRACE.steps[0], usage=usage), *TRACE.steps[1:]))
+    with pytest.raises(ServiceError, match=r"run.trace.steps\[0\].usage"):
+        read(trace=orjson.loads(to_json(wrong)))
+    write_otel(tmp_path / "spans.json", [wrong])
+    with pytest.raises(ServiceError, match="the usage of step 'note' is wrong"):
+        read(otlp=orjson.loads((tmp_path / "spans.json").read_bytes()))
 
 
 def test_surfaces_that_a_step_names_were_read_with_the_values_that_were_sent() -> None:

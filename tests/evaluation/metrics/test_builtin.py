@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -140,6 +141,28 @@ async def test_an_empty_reference_under_contains_does_not_pass() -> None:
     assert score.value is None
     assert "empty reference" in str(score.error)
     assert "turn 0 of case 'c1'" in str(score.error)
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        metric("regex"),
+        final_response(json={"ignore": True, "schema": {"pattern": "(a+)+b"}}),
+        metric("tool_trajectory", default={"name": {"match": "regex"}}),
+    ],
+)
+async def test_a_pattern_that_never_ends_leaves_the_loop_free_and_the_case_unscored(
+    endless: Metric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptiter.patterns.TIME_LIMIT_S", 0.05)
+    text = "a" * 60
+    run = replace(run_with_calls(text), output=f'"{text}"')
+    scored = asyncio.ensure_future(endless(case("(a+)+b", calls=((ExpectedToolCall(name="(a+)+b"),),)), run))
+    await asyncio.sleep(0)
+    assert not scored.done()
+    score = await scored
+    assert score.value is None
+    assert "takes longer than 0.05 s" in (score.error or "")
 
 
 async def test_threshold_0_is_0() -> None:

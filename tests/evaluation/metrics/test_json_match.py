@@ -221,5 +221,11 @@ def test_a_remote_schema_is_not_fetched() -> None:
         check_against_schema({}, criterion)
 
 
+def test_a_schema_whose_pattern_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("promptiter.patterns.TIME_LIMIT_S", 0.05)
+    with pytest.raises(MetricError, match="a pattern of the JSON schema takes longer"):
+        check_against_schema(["a" * 60], JsonCriterion(schema={"items": {"pattern": "(a+)+b"}}))
+
+
 def test_paths_quote_keys_that_are_not_identifiers() -> None:
     assert format_json_path(["a", 2, "b c", "d'"]) == "$.a[2]['b c'][\"d'\"]"

@@ -105,6 +105,12 @@ def test_an_invalid_pattern_is_an_error_and_not_a_mismatch() -> None:
         TextCriterion(match="regex", expected="(")
 
 
+def test_a_pattern_that_never_ends_is_an_error_and_not_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("promptiter.patterns.TIME_LIMIT_S", 0.05)
+    with pytest.raises(MetricError, match=r"the pattern .* takes longer than 0.05 s"):
+        compare_text("a" * 60, "(a+)+b", REGEX)
+
+
 def test_length_is_checked_with_the_text_and_alone() -> None:
     short = TextCriterion(ignore=True, min_length=2, max_length=4)
     assert compare_text("four", None, short) == ()

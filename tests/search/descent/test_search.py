@@ -67,7 +67,9 @@ def test_phases_alternate_and_say_why_they_ended(descent: tuple[RunResult, Quadr
 
     assert [each.phase for each in phases] == ["numeric", "textual"] * (len(phases) // 2)
     assert [each.cycle for each in phases[::2]] == [*range(1, len(phases) // 2 + 1)]
-    assert {each.ended for each in phases} <= {"max_trials", "patience", "converged"}
+    assert {each.ended for each in phases[::2]} <= {"max_trials", "patience", "converged"}
+    # Points of a study differ in their last digits from processor to processor, so every train case may pass or not.
+    assert {each.ended for each in phases[1::2]} <= {"max_trials", "patience", "exhausted"}
     assert [each.study_id for each in phases[:3]] == ["numeric-phase-1", "", "numeric-phase-2"]
 
 
