@@ -67,9 +67,7 @@ class GitCommit:
 
     def make(self, message: str) -> str:
         """Commit the files, with all hooks; returns the hash. What is staged of other files stays staged."""
-        run_git(
-            self.root, "commit", "--only", "--file=-", "--", *_relate(self.root, self.files), text=message.encode()
-        )
+        run_git(self.root, "commit", "--only", "--file=-", "--", *_relate(self.root, self.files), text=message.encode())
         return run_git(self.root, "rev-parse", "HEAD").strip()
 
     def _list_changed(self) -> list[str]:

@@ -14,10 +14,11 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from promptiter.config.agent_section import AgentSection, PromptEntry
+from promptiter.config.descriptions import read_descriptions
 from promptiter.config.fields import PartEntry
 from promptiter.config.file import ParsedConfig, RunConfig, read_config, read_document
 from promptiter.config.model_sections import ModelSettings
-from promptiter.config.schema import build_schema, read_descriptions, read_schema
+from promptiter.config.schema import build_schema, read_schema
 from promptiter.config.sections import (
     Acceptance,
     BudgetCaps,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 
-from promptiter.config.schema import read_descriptions
+from promptiter.config.descriptions import read_descriptions
 from promptiter.config.task_yaml import sections
 from promptiter.config.task_yaml.sections import TaskFile
 from promptiter.user_files import FileObject
@@ -28,17 +28,10 @@ def build_task_schema() -> bytes:
     for name, section in inspect.getmembers(sections, inspect.isclass):
         if name not in known or not issubclass(section, FileObject):
             continue
-        for key, text in _read_descriptions(section).items():
+        for key, text in read_descriptions(section).items():
             known[name]["properties"][key]["description"] = text
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "task.yaml"}
     return orjson.dumps(whole, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-def _read_descriptions(section: type[FileObject]) -> dict[str, str]:
-    """The descriptions of a section and of those that it extends."""
-    [base, *_] = section.__bases__
-    inherited = _read_descriptions(base) if issubclass(base, FileObject) and base is not FileObject else {}
-    return {**inherited, **read_descriptions(section)}
 
 
 if __name__ == "__main__":
