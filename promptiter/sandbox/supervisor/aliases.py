@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from promptiter.sandbox.supervisor.changes import walk_files
+from promptiter.sandbox.supervisor.files import find_status
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
@@ -14,16 +20,17 @@ class Mount(NamedTuple):
     device: str
     root: str
     place: str
+    kind: str = ""
 
 
 def read_mounts() -> list[Mount]:
     """The mounts of this process, in the order in which they cover each other."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as opened:
-            rows = [line.split(" ") for line in opened]
+            rows = [line.rstrip("\n").split(" ") for line in opened]
     except OSError:  # not Linux
         return []
-    return [Mount(row[2], _unescape(row[3]), _unescape(row[4])) for row in rows]
+    return [Mount(row[2], _unescape(row[3]), _unescape(row[4]), row[row.index("-") + 1]) for row in rows]
 
 
 def find_aliases(path: str, mounts: list[Mount]) -> list[str]:
@@ -39,6 +46,20 @@ def find_aliases(path: str, mounts: list[Mount]) -> list[str]:
         below = _find_below(inner, mount.root) if mount.device == own.device else None
         if below is not None:
             found.add(f"{mount.place.rstrip('/')}/{below}".rstrip("/"))
+    return sorted(found)
+
+
+def find_hidden(root: str, paths: Iterable[str]) -> list[str]:
+    """The real paths of what is to be hidden: what links lead to, and other hard links in the same folder, included."""
+    found = {each for path in paths for each in (f"{root}/{path}", os.path.realpath(f"{root}/{path}"))}
+    inodes = {
+        (status.st_dev, status.st_ino)
+        for place in found
+        for status in (find_status(place), *(status for _, status in walk_files(place)))
+        if status is not None and stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+    }
+    if inodes:
+        found |= {f"{root}/{name}" for name, each in walk_files(root) if (each.st_dev, each.st_ino) in inodes}
     return sorted(found)
 
 

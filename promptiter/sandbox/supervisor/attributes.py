@@ -58,6 +58,8 @@ class AttributeChanges:
         """Make the change. Returns an error number, or 0."""
         try:
             file = _open(call)
+        except OverflowError:  # no address
+            return errno.EFAULT
         except (OSError, ValueError) as error:
             return getattr(error, "errno", None) or errno.EPERM
         try:
@@ -67,6 +69,8 @@ class AttributeChanges:
             if not any(f"{os.readlink(place)}/".startswith(f"{folder}/") for folder in self._folders):
                 return errno.EPERM
             _change(call, place, times)
+        except OverflowError:  # no address, or no time
+            return errno.EINVAL
         except OSError as error:
             return error.errno or errno.EPERM
         finally:

@@ -59,8 +59,11 @@ def sign(found: os.stat_result) -> Signature:
     return found.st_mode, found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 
-def walk_files(root: str) -> Iterator[tuple[str, os.stat_result]]:
-    """All entries but folders, with relative paths. Does not follow links. Folders that are too deep are entries."""
+def walk_files(root: str, *, with_folders: bool = False) -> Iterator[tuple[str, os.stat_result]]:
+    """All entries but folders, with relative paths. Does not follow links. Folders that are too deep are entries.
+
+    Paths of other folders, if they are wanted, end with `/`.
+    """
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -72,7 +75,9 @@ def walk_files(root: str) -> Iterator[tuple[str, os.stat_result]]:
             path = f"{folder}{entry.name}"
             if entry.is_dir(follow_symlinks=False) and len(os.fsencode(path)) < MAX_PATH:
                 folders.append(f"{path}/")
-                continue
+                if not with_folders:
+                    continue
+                path += "/"
             try:
                 yield path, entry.stat(follow_symlinks=False)
             except FileNotFoundError:

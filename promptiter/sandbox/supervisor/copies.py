@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from promptiter.sandbox.supervisor.changes import ChangeList, Snapshot, sign, walk_files
 from promptiter.sandbox.supervisor.commands import Restrictions
 from promptiter.sandbox.supervisor.files import find_status, write_file
+from promptiter.sandbox.supervisor.processes import measure_deleted
 
 TEMPORARY = ("TMPDIR", "TMP", "TEMP")
 """Variables that name the folder of temporary files."""
@@ -85,9 +86,9 @@ class Quota:
         if self._folder is None:
             return 0
         started = time.monotonic()
-        used = 0
-        for _, found in walk_files(self._folder):
-            is_too_deep = stat.S_ISDIR(found.st_mode)
+        used = measure_deleted(self._folder)
+        for path, found in walk_files(self._folder, with_folders=True):
+            is_too_deep = stat.S_ISDIR(found.st_mode) and not path.endswith("/")
             used += self._max_bytes if is_too_deep else max(found.st_blocks * 512, _BYTES_PER_FILE)
         self._next = time.monotonic() + max(_LOOK_S, 10 * (time.monotonic() - started))
         return used

@@ -6,7 +6,7 @@ import os
 import stat
 
 from promptiter.agents.black_box.removal import remove_tree
-from promptiter.sandbox.supervisor.aliases import find_aliases, read_mounts
+from promptiter.sandbox.supervisor.aliases import find_aliases, find_hidden, read_mounts
 from promptiter.sandbox.supervisor.changes import ChangeList, compare_copy, find_differences, take_snapshot
 from promptiter.sandbox.supervisor.commands import Restrictions
 from promptiter.sandbox.supervisor.copies import TEMPORARY, OpenRequest, Quota, find_touched, is_in, write_plan
@@ -32,7 +32,8 @@ class FolderCopy:
         for folder in (self.root, self._temporary):
             os.mkdir(folder, 0o700)
         self._outside = take_snapshot(request.root)
-        copy_tree(request.root, self.root, skipped=frozenset(request.hidden))
+        self._hidden = find_hidden(request.root, request.hidden)
+        copy_tree(request.root, self.root, skipped=frozenset(self._list_left_out()))
         write_plan(self.root, request.files)
         self._before = take_snapshot(self.root)
         self._tampered: set[str] = set()
@@ -40,7 +41,7 @@ class FolderCopy:
         self._quota.start()
         self._ruleset, self.description = None, "no protection"
         if request.kind == "landlock":
-            self._ruleset = self._make_ruleset()
+            self._ruleset = self._make_ruleset(self._hidden)
             self.description = f"Landlock {read_abi()}, {'seccomp, ' if has_filter() else ''}copy"
 
     def prepare_run(self) -> None:
@@ -58,7 +59,7 @@ class FolderCopy:
             processes=None if threads is None else threads + self._request.processes,
             file_bytes=self._request.disk_bytes,
             memory_bytes=self._request.memory_bytes,
-            is_filtered=self._ruleset is not None and has_filter(),
+            filtered="all" if self._ruleset is not None and has_filter() else "",
             network=self._request.network,
         )
         return Restrictions(
@@ -83,8 +84,17 @@ class FolderCopy:
         return find_differences(self._outside, take_snapshot(self._request.root))
 
     def reveal(self) -> None:
-        for path in self._request.hidden:
+        for path in self._list_left_out():
             self._restore(path)
+        if self._ruleset is not None:
+            self._ruleset.close()
+            self._ruleset = self._make_ruleset([])
+
+    def _list_left_out(self) -> list[str]:
+        """Hidden paths of the original that the copy is made without. Those behind links to folders are elsewhere."""
+        start = f"{self._request.root}/"
+        real = (path for path in self._hidden if os.path.realpath(os.path.dirname(path)) == os.path.dirname(path))
+        return [path.removeprefix(start) for path in real if path.startswith(start)]
 
     def _restore(self, path: str) -> None:
         """Put a path back as it was when the copy was made."""
@@ -109,12 +119,12 @@ class FolderCopy:
         after = take_snapshot(self.root)
         self._before = {**known, **{file: after[file] for file in after if is_in(file, path)}}
 
-    def _make_ruleset(self) -> Ruleset:
+    def _make_ruleset(self, paths: list[str]) -> Ruleset:
         """Everything can be read but what is hidden, temporary files of others, and devices."""
-        folder, root = self._request.folder, self._request.root
+        folder = self._request.folder
         assert folder is not None
         mounts = read_mounts()
-        hidden = [alias for path in self._request.hidden for alias in find_aliases(f"{root}/{path}", mounts)]
+        hidden = [alias for path in paths for alias in find_aliases(path, mounts)]
         beside = os.path.dirname(folder)
         others = [f"{beside}/{name}" for name in os.listdir(beside) if name.startswith(PRIVATE)]
         readable = list_readable([*hidden, *others, *SCRATCH, "/dev"])

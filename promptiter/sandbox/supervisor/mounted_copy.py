@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import stat
 
-from promptiter.sandbox.supervisor.aliases import find_aliases, read_mounts
+from promptiter.sandbox.supervisor.aliases import find_aliases, find_hidden, read_mounts
 from promptiter.sandbox.supervisor.changes import ChangeList, compare_copy, read_overlay, take_snapshot
 from promptiter.sandbox.supervisor.commands import Restrictions
 from promptiter.sandbox.supervisor.copies import TEMPORARY, OpenRequest, Quota, find_touched, write_plan
 from promptiter.sandbox.supervisor.copying import copy_tree
+from promptiter.sandbox.supervisor.files import find_mode
 from promptiter.sandbox.supervisor.landlock import Ruleset, read_abi
 from promptiter.sandbox.supervisor.mounts import READ_ONLY, attach_tree, clone_tree
 from promptiter.sandbox.supervisor.namespaces import enter_namespaces
 from promptiter.sandbox.supervisor.processes import NamespaceProcesses
 from promptiter.sandbox.supervisor.rights import IN_NAMESPACES, Rights
+from promptiter.sandbox.supervisor.seccomp import has_filter
 from promptiter.sandbox.supervisor.syscalls import unmount
 from promptiter.sandbox.supervisor.view import EMPTY_FILE, EMPTY_FOLDER, SCRATCH, list_sockets, mount_view
 
@@ -25,10 +28,10 @@ class MountedCopy:
         self.root = request.root
         self._request = request
         self._covered: list[str] = []
-        self._links: dict[str, str] = {}
+        self._pinned: set[str] = set()
         sockets = list_sockets()
         mounts = read_mounts()
-        hidden = {path: find_aliases(f"{self.root}/{path}", mounts) for path in request.hidden}
+        hidden = [alias for place in find_hidden(self.root, request.hidden) for alias in find_aliases(place, mounts)]
         enter_namespaces(network=request.network)
         if request.folder is not None:
             os.mkdir(f"{request.folder}/copy")
@@ -44,9 +47,8 @@ class MountedCopy:
         self._planned = write_plan(self.root, request.files)
         for path in request.protected:
             self._protect(f"{self.root}/{path}")
-        for path, places in hidden.items():
-            for place in places:
-                self._hide(place, is_alias=place != f"{self.root}/{path}")
+        for place in hidden:
+            self._hide(place)
         self._before = take_snapshot(self.root) if request.folder else {}
         self._quota = Quota(self.root if request.folder else None, request.disk_bytes)
         self._quota.start()
@@ -67,6 +69,7 @@ class MountedCopy:
             processes=self._request.processes + 2,  # and this one, and its parent
             file_bytes=self._request.disk_bytes,
             memory_bytes=self._request.memory_bytes,
+            filtered="keys" if has_filter() else "",
         )
         return Restrictions(
             apply=rights.apply,
@@ -93,23 +96,26 @@ class MountedCopy:
     def reveal(self) -> None:
         for path in reversed(self._covered):
             unmount(os.fsencode(path))
-        for path, target in self._links.items():
-            os.symlink(target, path)
-        self._covered, self._links = [], {}
+        self._covered = []
 
     def _protect(self, path: str) -> None:
-        if os.path.lexists(path) and not os.path.islink(path):
-            attach_tree(clone_tree(path, flags=READ_ONLY), path)
-
-    def _hide(self, path: str, *, is_alias: bool) -> None:
-        """Mount something empty over it. A link cannot be covered, so it is removed."""
-        if not os.path.lexists(path):
+        if not os.path.lexists(path) or os.path.islink(path):
             return
-        if os.path.islink(path):
-            if is_alias:  # of the original, and what it leads to is hidden itself
-                return
-            self._links[path] = os.readlink(path)
-            os.unlink(path)
+        self._pin_folders(path)
+        attach_tree(clone_tree(path, flags=READ_ONLY), path)
+
+    def _pin_folders(self, path: str) -> None:
+        """Keep the folders above a path where they are. An overlay refuses to move those of the original anyway."""
+        for at in (place for place, letter in enumerate(path) if letter == "/" and place > len(self.root)):
+            folder = path[:at]
+            is_original = stat.S_ISDIR(find_mode(f"{self._lower}{folder[len(self.root) :]}"))
+            if folder not in self._pinned and (self._request.folder or not is_original):
+                attach_tree(clone_tree(folder), folder)
+                self._pinned.add(folder)
+
+    def _hide(self, path: str) -> None:
+        """Mount something empty over it. What a link leads to is hidden itself."""
+        if not os.path.lexists(path) or os.path.islink(path):
             return
         empty = EMPTY_FOLDER if os.path.isdir(path) else EMPTY_FILE
         attach_tree(clone_tree(empty, flags=READ_ONLY), path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 _POLL_S = 0.005
@@ -73,17 +75,35 @@ class Descendants:
             _signal(process, signal.SIGKILL)
 
     def _find(self) -> set[int]:
-        children: dict[int, list[int]] = {}
-        for process, parent in _list_parents():
-            children.setdefault(parent, []).append(process)
-        found: set[int] = set()
-        waiting = [os.getpid()]
-        while waiting:
-            for child in children.get(waiting.pop(), ()):
-                if child not in found:
-                    found.add(child)
-                    waiting.append(child)
-        return found
+        return find_descendants()
+
+
+def find_descendants() -> set[int]:
+    """All processes that this one started, and theirs."""
+    children: dict[int, list[int]] = {}
+    for process, parent in _list_parents():
+        children.setdefault(parent, []).append(process)
+    found: set[int] = set()
+    waiting = [os.getpid()]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    return found
+
+
+def measure_deleted(folder: str) -> int:
+    """The size of files on the file system of a folder that are deleted, and that a descendant still has open."""
+    if not os.path.isdir("/proc/self"):
+        return 0
+    device = os.stat(folder).st_dev
+    sizes: dict[int, int] = {}
+    for process in find_descendants():
+        for file in _list_open(process):
+            if file.st_dev == device and not file.st_nlink and stat.S_ISREG(file.st_mode):
+                sizes[file.st_ino] = file.st_blocks * 512
+    return sum(sizes.values())
 
 
 def end_processes(processes: Processes, *, grace_s: float) -> None:
@@ -148,6 +168,19 @@ def _read_parent(name: str) -> int:
     except OSError:
         return 0
     return int(fields[1])
+
+
+def _list_open(process: int) -> Iterator[os.stat_result]:
+    """What a process has open. Nothing, if it has ended, or does not let others look."""
+    try:
+        names = os.listdir(f"/proc/{process}/fd")
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield os.stat(f"/proc/{process}/fd/{name}")
+        except OSError:
+            continue
 
 
 def _signal(process: int, number: int) -> None:

@@ -9,7 +9,7 @@ import sys
 from typing import NamedTuple
 
 from promptiter.sandbox.supervisor.landlock import Ruleset
-from promptiter.sandbox.supervisor.seccomp import install_filter
+from promptiter.sandbox.supervisor.seccomp import install_filter, install_key_filter
 from promptiter.sandbox.supervisor.syscalls import (
     CAP_DAC_OVERRIDE,
     CAP_FOWNER,
@@ -31,7 +31,8 @@ class Rights(NamedTuple):
     processes: int | None
     file_bytes: int
     memory_bytes: int | None
-    is_filtered: bool = False
+    filtered: str = ""
+    """Which calls a filter refuses: "all" that are not of a copy, those for "keys", or none."""
     network: bool = True
 
     def apply(self) -> int:
@@ -54,7 +55,9 @@ class Rights(NamedTuple):
             prctl(PR_SET_NO_NEW_PRIVS, 1)
         if self.ruleset is not None:
             self.ruleset.apply()
-        return install_filter(network=self.network) if self.is_filtered else -1
+        if self.filtered == "keys":
+            install_key_filter()
+        return install_filter(network=self.network) if self.filtered == "all" else -1
 
 
 def count_threads_of_user() -> int | None:

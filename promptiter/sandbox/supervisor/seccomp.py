@@ -32,6 +32,7 @@ class _Machine(NamedTuple):
     audit: int
     seccomp: int
     socket: int
+    socketpair: int
     ioctl: int
     prlimit: int
     setpriority: int
@@ -42,9 +43,9 @@ class _Machine(NamedTuple):
 
 
 _MACHINES = {
-    "x86_64": _Machine(0xC000003E, 317, 41, 16, 302, 141, 251, (188, 189, 190, 197, 198, 199), (29, 64, 68, 240),
+    "x86_64": _Machine(0xC000003E, 317, 41, 53, 16, 302, 141, 251, (188, 189, 190, 197, 198, 199), (29, 64, 68, 240),
                        (248, 249, 250)),
-    "aarch64": _Machine(0xC00000B7, 277, 198, 29, 261, 140, 30, (5, 6, 7, 14, 15, 16), (194, 190, 186, 180),
+    "aarch64": _Machine(0xC00000B7, 277, 198, 199, 29, 261, 140, 30, (5, 6, 7, 14, 15, 16), (194, 190, 186, 180),
                         (217, 218, 219)),
 }  # fmt: skip
 
@@ -55,11 +56,12 @@ _IO_URING = 425
 _SET_FLAGS = (0x40086602, 0x401C5820)
 _X32 = 0x40000000
 
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _RETURN, _AND = 0x20, 0x15, 0x35, 0x06, 0x54
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 _ALLOW, _ASK, _REFUSE = 0x7FFF0000, 0x7FC00000, 0x00050000
 _SET_FILTER, _NEW_LISTENER = 1, 8
 _AF_UNIX = 1
+_SOCK_DGRAM, _SOCK_TYPES = 2, 0xF
 
 
 class _Block(NamedTuple):
@@ -79,27 +81,41 @@ def install_filter(*, network: bool) -> int:
 
     no_new_privs has to be set.
     """
-    program = _build(network=network)
+    machine = os.uname().machine
+    blocks = _list_blocks(machine, _MACHINES[machine], network=network)
+    how = (ctypes.c_ulong(_SET_FILTER), ctypes.c_ulong(_NEW_LISTENER))
+    return _install(blocks, how)
+
+
+def install_key_filter() -> None:
+    """Refuse all calls for keys: keyrings of the kernel belong to no namespace, so a command could change those of its
+    user.
+
+    no_new_privs has to be set.
+    """
+    blocks = _refuse_calls(_MACHINES[os.uname().machine].keys, errno.EACCES)
+    _install(blocks, (ctypes.c_ulong(_SET_FILTER), ctypes.c_ulong(0)))
+
+
+def _install(blocks: Sequence[_Block], how: tuple[ctypes.c_ulong, ctypes.c_ulong]) -> int:
+    program = _build(blocks)
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("@HP", len(program), ctypes.addressof(buffer))
-    number = _MACHINES[os.uname().machine].seccomp
-    how = (ctypes.c_ulong(_SET_FILTER), ctypes.c_ulong(_NEW_LISTENER))
-    return call(number, *how, header, what="seccomp")
+    return call(_MACHINES[os.uname().machine].seccomp, *how, header, what="seccomp")
 
 
-def _build(*, network: bool) -> list[tuple[int, int, int, int]]:
+def _build(blocks: Sequence[_Block]) -> list[tuple[int, int, int, int]]:
     name = os.uname().machine
-    machine = _MACHINES[name]
     program = [
         (_LOAD, 0, 0, _ARCH_AT),
-        (_EQUAL, 1, 0, machine.audit),
+        (_EQUAL, 1, 0, _MACHINES[name].audit),
         (_RETURN, 0, 0, _REFUSE | errno.EPERM),
         (_LOAD, 0, 0, _NUMBER_AT),
     ]
     if name == "x86_64":
         program += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _REFUSE | errno.ENOSYS)]
-    for number, code in _list_blocks(name, machine, network=network):
+    for number, code in blocks:
         program += [(_EQUAL, 0, len(code), number), *code]
     return [*program, (_RETURN, 0, 0, _ALLOW)]
 
@@ -111,13 +127,29 @@ def _list_blocks(name: str, machine: _Machine, *, network: bool) -> list[_Block]
         ((*_NEW_ATTRIBUTE_CALLS, _IO_URING), errno.ENOSYS),
         ((*machine.ipc, *machine.keys), errno.EACCES),
     ):
-        blocks += [_Block(number, [(_RETURN, 0, 0, _REFUSE | error)]) for number in numbers]
+        blocks += _refuse_calls(numbers, error)
     for number, position in ((machine.prlimit, 0), (machine.setpriority, 1), (machine.ioprio_set, 1)):
         blocks.append(_Block(number, _refuse_unless_zero(position)))
     blocks.append(_Block(machine.ioctl, _refuse_values(1, _SET_FLAGS, errno.EPERM)))
     no_socket = [(_RETURN, 0, 0, _REFUSE | errno.EACCES)]
     blocks.append(_Block(machine.socket, _refuse_values(0, (_AF_UNIX,), errno.EACCES) if network else no_socket))
+    blocks.append(_Block(machine.socketpair, _refuse_datagrams()))
     return blocks
+
+
+def _refuse_calls(numbers: Sequence[int], error: int) -> list[_Block]:
+    return [_Block(number, [(_RETURN, 0, 0, _REFUSE | error)]) for number in numbers]
+
+
+def _refuse_datagrams() -> list[tuple[int, int, int, int]]:
+    """A pair of sockets for datagrams: each could send to any other socket, although both have a partner."""
+    return [
+        (_LOAD, 0, 0, _ARGUMENTS_AT + 8),
+        (_AND, 0, 0, _SOCK_TYPES),
+        (_EQUAL, 0, 1, _SOCK_DGRAM),
+        (_RETURN, 0, 0, _REFUSE | errno.EACCES),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
 
 
 def _refuse_unless_zero(position: int) -> list[tuple[int, int, int, int]]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from promptiter.sandbox.supervisor.aliases import Mount, read_mounts
+from promptiter.sandbox.supervisor.files import find_mode
 from promptiter.sandbox.supervisor.mounts import (
     DETACH,
     NO_DEVICES,
@@ -87,8 +89,20 @@ def list_sockets() -> list[str]:
         with open("/proc/net/unix", errors="surrogateescape") as opened:
             rows = [line.rstrip("\n").split(" ", 7) for line in opened]
     except OSError:
-        return []
-    return sorted({row[-1].strip() for row in rows if row[-1].lstrip().startswith("/")})
+        rows = []
+    known = {row[-1].strip() for row in rows if row[-1].lstrip().startswith("/")}
+    return sorted(known.union(_find_sockets("/run", read_mounts())))
+
+
+def _find_sockets(start: str, mounts: Iterable[Mount]) -> Iterator[str]:
+    """Sockets below a folder by their files: the kernel only knows the names that they got first."""
+    foreign = {mount.place for mount in mounts if mount.kind != "tmpfs"}
+    for folder, folders, names in os.walk(start):
+        folders[:] = [name for name in folders if f"{folder}/{name}" not in foreign]
+        for name in names:
+            path = f"{folder}/{name}"
+            if stat.S_ISSOCK(find_mode(path)):
+                yield path
 
 
 def find_entries(visible: Iterable[str]) -> list[str]:
