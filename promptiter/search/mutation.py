@@ -140,7 +140,7 @@ class FunctionMutator:
             if written.values is not None and not isinstance(written.values, Mapping):
                 raise TypeError(f"the mutator returned {shorten(answer)}; return a mapping from path to text, or None")
             values = None if written.values is None else dict(written.values)
-            return {"values": values, "reason": written.reason or WRITTEN}
+            return {"values": values, "reason": written.reason or ("" if values is None else WRITTEN)}
 
         gateway = current_gateway()
         arguments = {"request": digest(request.to_json())}

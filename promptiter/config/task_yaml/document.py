@@ -217,6 +217,10 @@ class _TaskBuilder:
         for path in block.files:
             if problem := find_escape(path.rstrip("/")):
                 raise self._fail("holdout.files", f"{path!r} {problem}")
+            if not (self.root / path).exists() and not any(list_files(self.root, [path])):
+                raise self._fail(
+                    "holdout.files", f"{path!r} matches nothing in the workspace, so it would hide nothing"
+                )
         files = [path.rstrip("/") for path in block.files if not has_wildcard(path)]
         files += list_files(self.root, [path for path in block.files if has_wildcard(path)])
         return TaskHoldout(
@@ -261,8 +265,12 @@ class _TaskBuilder:
             place = self.folder / name
             if place.is_relative_to(self.root):
                 yield from self._protect(place.relative_to(self.root).as_posix(), artifacts)
-        for path in list_files(self.root, [each.removeprefix("./") for each in self.given.protected]):
-            yield from self._protect(path, artifacts)
+        for pattern in self.given.protected:
+            found = list(list_files(self.root, [pattern.removeprefix("./")]))
+            if not found:
+                raise self._fail("protected", f"{pattern!r} matches no file of the workspace")
+            for path in found:
+                yield from self._protect(path, artifacts)
 
     def _protect(self, path: str, artifacts: Artifacts) -> Iterator[str]:
         if find_escape(path) is None and (self.root / path).is_file():
@@ -273,10 +281,21 @@ class _TaskBuilder:
     def _list_logs(self) -> Iterator[str]:
         """What the run writes, if it is inside the workspace: no command may see it."""
         given = self.given
-        for path in (given.logging.results_file, given.logging.candidate_dir, given.runs, ".promptiter"):
-            place = None if path is None else self.folder / path
-            if place is not None and place.is_relative_to(self.root) and place != self.root:
-                yield place.relative_to(self.root).as_posix()
+        written = {
+            "logging.results_file": given.logging.results_file,
+            "logging.candidate_dir": given.logging.candidate_dir,
+            "runs": given.runs,
+            "": ".promptiter",
+        }
+        for key, path in written.items():
+            place = None if path is None else Path(os.path.normpath(self.folder / path))
+            if place is None or place == self.root or not place.is_relative_to(self.root):
+                continue
+            log = place.relative_to(self.root).as_posix()
+            needed = [*self.given.artifacts.include, *(each.removeprefix("./") for each in self.given.protected)]
+            if hidden := [each for each in needed if each == log or each.startswith(f"{log}/")]:
+                raise self._fail(key, f"{path!r} holds {hidden[0]!r}, which commands must see; write to another place")
+            yield log
 
     def _fail(self, place: str, problem: str) -> SetupError:
         return SetupError(f"{self.file}: {place}: {problem}")

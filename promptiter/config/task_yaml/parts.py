@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from promptiter.config.task_yaml.document import TaskDocument, read_task_file
+from promptiter.errors import SetupError
 from promptiter.evaluation.scorer import Scorer
 from promptiter.tasks.files.branches import BranchWriter
 from promptiter.tasks.files.file_scorer import FileScorer
 from promptiter.tasks.files.guards import list_constraints
-from promptiter.tasks.files.results_log import ResultsLog
+from promptiter.tasks.files.results_log import ResultsLog, find_foreign
 from promptiter.tasks.files.workspace import open_workspace
 
 
@@ -34,9 +35,14 @@ def build_results_log(task: str) -> ResultsLog:
     """The log of results of a task.yaml."""
     found = read_task_file(Path(task))
     given = found.given.logging
+    file, candidates = found.resolve(given.results_file), found.resolve(given.candidate_dir)
+    if file is not None and (problem := find_foreign(file)):
+        raise SetupError(f"logging.results_file: {given.results_file!r} {problem}; name another file")
+    if candidates is not None and candidates.exists() and not candidates.is_dir():
+        raise SetupError(f"logging.candidate_dir: {given.candidate_dir!r} is not a folder; name another one")
     return ResultsLog(
-        found.resolve(given.results_file),
-        found.resolve(given.candidate_dir),
+        file,
+        candidates,
         primary=found.task.primary.metric,
         constraints=list_constraints(found.task),
     )

@@ -6,10 +6,11 @@ is, so a resumed run never runs the commands again.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Literal
@@ -39,6 +40,8 @@ MOST_OUTPUT = 4_000
 MAX_TRACE_BYTES = 5_000_000
 IMPORTED = (".py", ".pyc", ".so", ".pth")
 """Files that Python would import instead of what a scorer needs, if a runner put them beside it."""
+COMPILED = "__pycache__"
+REMOVAL = ProcessLimits(timeout_s=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +110,7 @@ class _Copy:
         plan = build_plan(self.task, self.workspace, texts)
         async with open_session(context) as session, find_sandbox(self.task.sandbox.kind).open(plan) as copy:
             try:
-                found = await self._run_commands(copy, session)
+                found = await self._run_commands(copy, session, texts)
             except CommandError as error:
                 found = Measurement(crash=_hide_root(str(error), copy))
         if session.outages:
@@ -116,7 +119,7 @@ class _Copy:
         crash = found.crash.replace(session.key, "***")
         return replace(found, crash=crash, usage=usage, seconds=round(time.perf_counter() - started, 3))
 
-    async def _run_commands(self, copy: PrivateCopy, session: EndpointSession) -> Measurement:
+    async def _run_commands(self, copy: PrivateCopy, session: EndpointSession, texts: Mapping[str, str]) -> Measurement:
         printed: list[str] = []
         stdout, runtime_s = b"", 0.0
         if self.task.runner is not None:
@@ -125,7 +128,7 @@ class _Copy:
             runtime_s, stdout = time.perf_counter() - started, finished.stdout
             printed.append(_show_output("runner", finished))
         spans = await self._read_spans(copy)
-        misplaced = await self._find_misplaced(copy)
+        changed = await self._find_misplaced(copy, texts)
         if self.part == "holdout":
             await copy.reveal()
         scored = []
@@ -145,7 +148,7 @@ class _Copy:
         return Measurement(
             scored=tuple(scored),
             output=_hide_root("\n".join(filter(None, printed)), copy),
-            tampered=(*await copy.find_tampering(), *misplaced, *await self._find_outside(copy)),
+            tampered=(*await copy.find_tampering(), *changed, *await self._find_outside(copy)),
             spans=spans,
         )
 
@@ -189,22 +192,41 @@ class _Copy:
         found = await copy.find_outside_changes()
         return tuple(f"{each} (not in the copy)" for each in found if not matches(each, logs))
 
-    async def _find_misplaced(self, copy: PrivateCopy) -> tuple[str, ...]:
-        """New modules beside the scripts of scorers, which these would import."""
-        folders = {
-            str(PurePosixPath(path).parent)
-            for path in self.task.protected
-            if path.endswith(".py") and path not in self.workspace.files
-        }
-        if not folders:
+    async def _find_misplaced(self, copy: PrivateCopy, texts: Mapping[str, str]) -> tuple[str, ...]:
+        """What the runner changed that scorers would believe: the texts of artifacts, and modules that they import."""
+        if self.task.runner is None:
             return ()
-        written = (await copy.list_changes()).written
-        return tuple(
-            path
-            for path in sorted(written)
-            if path.endswith(IMPORTED)
-            and str(PurePosixPath(path).parent) in folders
-            and path not in self.workspace.files
+        changes = await copy.list_changes()
+        await self._remove_compiled(copy, (*changes.written, *changes.links))
+        written = {**self.workspace.files, **self.workspace.encode(texts)}
+        found = [path for path in (*changes.deleted, *changes.links) if path in written]
+        for path in sorted(set(changes.written) & set(written)):
+            try:
+                is_same = await copy.read(path, max_bytes=len(written[path])) == written[path]
+            except CommandError:
+                is_same = False
+            found += [] if is_same else [path]
+        found += [path for path in changes.written if path not in written and self._is_imported(path)]
+        return tuple(sorted(set(found)))
+
+    async def _remove_compiled(self, copy: PrivateCopy, paths: Iterable[str]) -> None:
+        """Remove the modules that the runner compiled: a scorer would run them instead of its own sources."""
+        parts = [PurePosixPath(path).parts for path in paths]
+        folders = {"/".join(each[: each.index(COMPILED) + 1]) for each in parts if COMPILED in each}
+        if folders:
+            await copy.run(("rm", "-rf", "--", *sorted(folders)), environment={"PATH": os.defpath}, limits=REMOVAL)
+
+    def _is_imported(self, path: str) -> bool:
+        """Whether a scorer may import a file: a module or a package beside its script, or one that was there before."""
+        place = PurePosixPath(path)
+        folders = {PurePosixPath(each).parent for each in self.task.protected if each.endswith(".py")}
+        if not folders or not path.endswith(IMPORTED) or COMPILED in place.parts:
+            return False
+        is_package = place.stem.partition(".")[0] == "__init__"
+        return (
+            place.parent in folders
+            or (is_package and place.parent.parent in folders)
+            or (self.task.root / path).is_file()
         )
 
 

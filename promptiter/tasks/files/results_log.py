@@ -106,6 +106,17 @@ class ResultsLog:
         write_file(self.file, text)
 
 
+def find_foreign(file: Path) -> str | None:
+    """Why a file must not be written as a results.jsonl: it would replace what is no log. None if it may."""
+    if not file.exists():
+        return None
+    if not file.is_file():
+        return "is not a file"
+    lines = [line for line in file.read_bytes().splitlines() if line.strip()]
+    is_log = len(read_rows(file)) >= len(lines) - 1 and (not lines or lines[0].startswith(b"{"))
+    return None if is_log else "has lines that are not results, and would be overwritten"
+
+
 def read_rows(file: Path) -> list[dict[str, Json]]:
     """The rows of a results.jsonl, without lines that are not rows; none if there is no file."""
     try:

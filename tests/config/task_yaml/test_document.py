@@ -10,6 +10,7 @@ import yaml
 
 from promptiter.config.file import read_config
 from promptiter.config.task_yaml.document import is_task_yaml, read_task_file
+from promptiter.config.task_yaml.parts import build_results_log
 from promptiter.errors import SetupError
 from promptiter.tasks.files.task import TaskConstraint, TaskTieBreaker
 from tests.worlds.file_task import AS_PRINTED, make_skill_folder
@@ -88,11 +89,36 @@ def test_the_run_is_a_promptiter_yaml_in_other_words(folder: Path) -> None:
         ({"objective": {"direction": "minimize", "scale": [0, 1]}}, "give the worst figure, then the best"),
         ({"judges": {"model": "m"}}, "write rubric.md beside task.yaml"),
         ({"holdout": {"command": "x", "files": ["../a"]}}, "leaves the workspace"),
+        ({"holdout": {"command": "x", "files": ["hiden"]}}, "'hiden' matches nothing .* would hide nothing"),
+        ({"holdout": {"command": "x", "files": ["*.hiden"]}}, "'.*hiden' matches nothing"),
+        ({"protected": ["date/**"]}, r"protected: 'date/.*' matches no file"),
+        ({"logging": {"results_file": "skills/writing/SKILL.md"}}, "which commands must see; write to another place"),
+        ({"logging": {"candidate_dir": "skills"}}, "logging.candidate_dir: 'skills' holds 'skills/writing/SKILL.md'"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(folder: Path, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(SetupError, match=message):
         read_task_file(change(folder, **keys))
+
+
+def test_a_log_outside_of_the_workspace_is_hidden_from_nobody(folder: Path) -> None:
+    logging = {"results_file": "../results.jsonl", "candidate_dir": str(folder.parent / "candidates")}
+    assert read_task_file(change(folder, logging=logging)).task.logs == ("runs", ".promptiter")
+
+
+@pytest.mark.parametrize(
+    ("logging", "message"),
+    [
+        ({"results_file": "notes.txt"}, "'notes.txt' has lines that are not results, and would be overwritten"),
+        ({"results_file": "other"}, "'other' is not a file"),
+        ({"candidate_dir": "notes.txt"}, "'notes.txt' is not a folder"),
+    ],
+)
+def test_a_log_does_not_replace_what_is_no_log(folder: Path, logging: dict[str, str], message: str) -> None:
+    (folder / "notes.txt").write_text("my notes\nof today\n")
+    (folder / "other").mkdir()
+    with pytest.raises(SetupError, match=message):
+        build_results_log(str(change(folder, logging=logging)))
 
 
 def test_all_mistakes_of_the_keys_are_listed_at_once(folder: Path) -> None:

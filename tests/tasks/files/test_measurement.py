@@ -138,6 +138,49 @@ async def test_a_module_beside_the_scorer_is_tampering_and_is_named(tmp_path: Pa
     assert "the commands changed protected files: json.py" in found.scores[0].reason
 
 
+@pytest.mark.parametrize(
+    ("attack", "named"),
+    [
+        ("os.mkdir('json'); open('json/__init__.py', 'w').write(FAKE)", "json/__init__.py"),
+        ("open('lib/read.py', 'w').write(FAKE)", "lib/read.py"),
+        ("open('a.md', 'w').write('x' * 90)", "a.md"),
+        ("os.remove('a.md'); os.symlink('score.py', 'a.md')", "a.md"),
+    ],
+)
+async def test_a_runner_that_fools_the_scorer_is_found(tmp_path: Path, attack: str, named: str) -> None:
+    folder = tmp_path / "w"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "lib" / "read.py").write_text("")
+    runner = f"import os\nFAKE = 'def dumps(x): return 1'\nif len(open('a.md').read()) > 9: {attack}"
+    scorer = make(folder, script=runner, score="print('{\"score\": 1}')")
+    found = await measure(scorer, "a longer text")
+    assert found.figures["tampered_files"] == 1
+    assert f"the commands changed protected files: {named}" in found.scores[0].reason
+
+
+async def test_a_runner_may_write_an_artifact_again_and_modules_elsewhere(tmp_path: Path) -> None:
+    runner = (
+        "import os\nopen('a.md', 'r+').write(open('a.md').read())\nos.mkdir('out')\nopen('out/x.py', 'w').write('')"
+    )
+    found = await measure(make(tmp_path / "w", script=runner), "a longer text")
+    assert found.figures["tampered_files"] == 0
+
+
+async def test_a_scorer_runs_its_own_sources_not_what_the_runner_compiled(tmp_path: Path) -> None:
+    folder = tmp_path / "w"
+    folder.mkdir()
+    (folder / "lib.py").write_text("SCORE = 0.25\n")
+    runner = (
+        "import importlib.util, os, py_compile\n"
+        "open('/tmp/fake.py', 'w').write('SCORE = 1')\n"
+        "mode = py_compile.PycInvalidationMode.UNCHECKED_HASH\n"
+        "py_compile.compile('/tmp/fake.py', importlib.util.cache_from_source('lib.py'), invalidation_mode=mode)\n"
+    )
+    scorer = make(folder, script=runner, score="import lib; print('{\"score\": %s}' % lib.SCORE)")
+    found = await measure(scorer)
+    assert dict(found.figures) == {"score": 0.25, "tampered_files": 0}
+
+
 async def test_a_protected_scorer_cannot_be_changed(tmp_path: Path) -> None:
     runner = "import pathlib\nif len(open('a.md').read()) > 9: pathlib.Path('score.py').write_text('print(1)')"
     scorer = make(tmp_path / "w", script=runner, score="print('{\"score\": 0.25}')")
