@@ -20,7 +20,12 @@ from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
 from promptiter.config.file import FILE_NAME, ParsedConfig, merge_settings, read_config, read_document, read_file
 from promptiter.config.loading import make_importable
 from promptiter.config.overlay import read_overlay, rebuild_overlaid_run
-from promptiter.config.refinement import ConfiguredRefinement, build_case_refinement, build_refinement
+from promptiter.config.refinement import (
+    ConfiguredRefinement,
+    build_case_refinement,
+    build_refinement,
+    check_case_settings,
+)
 from promptiter.config.refinement_settings import RefinementSettings
 from promptiter.config.run_project import find_run_project
 from promptiter.engine.engine import Engine
@@ -134,8 +139,11 @@ def load_refinement(
     """
     path = None if folder is None else Path(folder)
     if path is None or is_run_folder(path) or not (path / HEADER).is_file():
+        if case_id is not None:
+            raise SetupError(f"--case {case_id!r} is for runs of promptiter; this result has no cases. Leave it out")
         return build_refinement(path, settings, target=target, environ=environ)
     settings = settings or RefinementSettings()
+    check_case_settings(path, settings)
     given: dict[str, Json] = {} if settings.max_usd is None else {"budget": {"max_usd": settings.max_usd}}
     configured = load_resume(path, settings=given, environ=environ)
     return build_case_refinement(

@@ -145,6 +145,8 @@ def _build_other(
     text = rubric.read_text(encoding="utf-8-sig") if isinstance(rubric, Path) else rubric
     evaluator: Evaluator | None = None
     if text:
+        if parsed.config.judge is None:
+            raise SetupError("a rubric needs a judge; give --judge MODEL, or judge: in promptiter.yaml")
         metrics: Json = {"metrics": [_build_metric(text, section.threshold)]}
         evaluator = build_configured_evaluator(_read_config(settings, metrics, environ), environ=environ).for_run()
     elif settings.config is not None and parsed.config.metrics is not None:
@@ -173,6 +175,8 @@ def _finish(
     roles: NodeRoles,
     floors: BudgetFloors | None = None,
 ) -> ConfiguredRefinement:
+    if settings.work is not None:
+        _create_work(settings.work)
     tiers = section.tiers.build() if settings.tiers is None else settings.tiers
     has_both = settings.tiers is not None and settings.models != ModelPair()
     named = {*tiers.models, *filter(None, (settings.models.manager, settings.models.worker))}
@@ -207,6 +211,29 @@ def _finish(
         agent=agent,
         warnings=(MIXED,) if has_both else (),
     )
+
+
+def check_case_settings(folder: Path, settings: RefinementSettings) -> None:
+    """SetupError for settings that a run of ours has itself."""
+    given = {
+        "agent": settings.agent,
+        "rubric": settings.rubric,
+        "task": settings.task,
+        "judge": settings.judge,
+        "config": settings.config,
+    }
+    if named := [f"--{name}" for name, value in given.items() if value]:
+        raise SetupError(
+            f"{named[0]} is for results that are not a run of promptiter; {folder.name!r} has its own agent, cases and "
+            "metrics. Leave it out"
+        )
+
+
+def _create_work(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(f"--work-dir {str(folder)!r} cannot be created: {error.strerror}") from error
 
 
 def _read_config(

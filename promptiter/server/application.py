@@ -76,6 +76,7 @@ def create_application(
     )
     application.has_tokens = tokens is not None
     routes = Routes(manager, tokens, limits or Limits())
+    application.state.refinements = routes.refinements
     application.include_router(routes.build_router(), prefix=base_path)
     application.include_router(routes.build_service_router())
     if cors_origins:

@@ -98,8 +98,12 @@ class Refinements:
 
     def check_idle(self, app: str, run_id: str) -> None:
         """HttpError if a run is being refined, so that it cannot be deleted or continued."""
-        if any((each.app, each.run_id) == (app, run_id) for each in self.running.values()):
+        if self.is_running(app, run_id):
             raise HttpError(409, f"the run {run_id!r} is being refined; wait until that has ended")
+
+    def is_running(self, app: str, run_id: str) -> bool:
+        """Whether a run is being refined here."""
+        return any((each.app, each.run_id) == (app, run_id) for each in self.running.values())
 
     async def close(self) -> None:
         """Cancel what runs. The sessions say so."""

@@ -116,7 +116,7 @@ def refine(
         models=ModelPair(manager=model or "", worker=worker_model or ""),
         tiers=TierPlan(**given) if given else None,
         agent=agent,
-        command=tuple(shlex.split(command or "")),
+        command=_split(command or ""),
         config=config,
         rubric=rubric,
         task=task,
@@ -150,6 +150,13 @@ def _run(configured: ConfiguredRefinement, *, as_json: bool) -> None:
     else:
         view.print_session(console(), session, configured.seed)
     raise typer.Exit(code)
+
+
+def _split(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise SetupError(f"--command {command!r} cannot be split into words: {error}; close its quotes") from error
 
 
 def _find_folder(run: str, rubric: Path | None, runs: Path | None) -> Path:

@@ -12,7 +12,7 @@ from rich.console import Console
 from promptiter.cli.output import echo, new_table, print_heading, print_rows
 from promptiter.tasks.refine.best import BEST, read_manifest
 from promptiter.tasks.refine.run_seeds import REFINED
-from promptiter.tasks.refine.seeds import SESSIONS, Seed, find_sessions, open_target
+from promptiter.tasks.refine.seeds import SESSIONS, Seed, find_sessions, find_target_sessions
 from promptiter.tasks.refine.sessions import RefinementSession, list_chain
 from promptiter.wording import path_from_here, plural
 from traces.model import Json
@@ -68,7 +68,7 @@ def print_session(screen: Console, session: RefinementSession, seed: Seed) -> No
     if (manifest := read_manifest(seed.home)) is not None:
         rows.append(("best", f"{home / BEST}, with a loss of {manifest.best_loss:.3f}"))
         if session.best_iter and not session.promoted:
-            rows.append(("", f"an earlier session ({manifest.session_id}) is better, so it was kept"))
+            rows.append(("", f"an earlier session ({manifest.session_id}) is at least as good, so it was kept"))
         rows.append(
             ("next", f"diff -r {shlex.quote(str(path_from_here(seed.deliverable)))} {shlex.quote(str(home / BEST))}")
         )
@@ -90,8 +90,8 @@ def session_as_json(session: RefinementSession, seed: Seed, *, exit_code: int) -
 def list_sessions(folder: Path | None, target: str | None) -> tuple[SessionList, ...]:
     """The sessions of a run, of each of its cases if it is ours, or of a target."""
     if target is not None:
-        seed = open_target(target)
-        return (SessionList(home=seed.home, sessions=seed.sessions.read_all()),)
+        home, sessions = find_target_sessions(target)
+        return (SessionList(home=home, sessions=sessions.read_all()),)
     assert folder is not None
     homes = [folder, *sorted(file.parent for file in folder.glob(f"{REFINED}/*/{SESSIONS}"))]
     found = (SessionList(home=home, sessions=find_sessions(home).read_all()) for home in homes)

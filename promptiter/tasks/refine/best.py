@@ -22,6 +22,7 @@ from promptiter.tasks.refine.deliverables import copy_tree
 
 BEST = "BEST"
 MANIFEST = "manifest.json"
+KEPT = "BEST.before_"
 _HIDDEN = ".BEST."
 _LOCK = ".BEST.lock"
 
@@ -44,14 +45,18 @@ class BestManifest(BaseModel):
 
 def read_manifest(home: Path) -> BestManifest | None:
     """The manifest of BEST; None if there is no BEST, or one that no refinement wrote."""
+    file = home / BEST / MANIFEST
     try:
-        return BestManifest.model_validate_json((home / BEST / MANIFEST).read_bytes())
+        return BestManifest.model_validate_json(file.read_bytes()) if file.is_file() else None
     except (OSError, ValidationError):
         return None
 
 
 def write_best(home: Path, deliverable: Path, manifest: BestManifest) -> bool:
-    """Let BEST be this deliverable, if its loss is strictly lower than that of BEST. Returns whether it was."""
+    """Let BEST be this deliverable, if its loss is strictly lower than that of BEST. Returns whether it was.
+
+    A folder of that name that no refinement wrote is kept as BEST.before_<session>.
+    """
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):
         best = home / BEST
@@ -59,6 +64,8 @@ def write_best(home: Path, deliverable: Path, manifest: BestManifest) -> bool:
         incumbent = read_manifest(home)
         if incumbent is not None and incumbent.best_loss <= manifest.best_loss:
             return False
+        if incumbent is None and best.is_dir():
+            copy_tree(best, home / f"{KEPT}{manifest.session_id}", sync=True)
         new = home / f"{_HIDDEN}{manifest.session_id}.{manifest.best_iter}"
         _fill(new, deliverable, manifest)
         _replace(best, new)

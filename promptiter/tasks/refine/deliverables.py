@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from promptiter.errors import SetupError
 
 FINAL = "FINAL"
 OUTPUT = "output"
+DEEPEST = 100
 _CLONE = 0x40049409
 """FICLONE of Linux."""
 
@@ -77,13 +80,18 @@ def copy_file(source: Path, target: Path, *, sync: bool = False) -> None:
 def find_deliverable(run_dir: Path, run_id: str) -> Path | None:
     """The FINAL folder of a run. Without one, it is made of the output of the run; None if there is neither."""
     final = run_dir / FINAL
-    if final.is_dir() and list_files(final):
+    if has_files(final):
         return final
     for output in _list_outputs(run_dir, run_id):
-        if output.is_dir() and list_files(output):
-            _promote(output, final)
+        if has_files(output) and not output.parent.is_symlink():
+            place_copy(final, partial(copy_tree, output))
             return final
     return None
+
+
+def has_files(folder: Path) -> bool:
+    """Whether this is a folder with files. A symbolic link is not: it may lead anywhere."""
+    return folder.is_dir() and not folder.is_symlink() and bool(list_files(folder))
 
 
 def require_deliverable(run_dir: Path, run_id: str) -> Path:
@@ -91,7 +99,7 @@ def require_deliverable(run_dir: Path, run_id: str) -> Path:
     found = find_deliverable(run_dir, run_id)
     if found is None:
         raise SetupError(
-            f"{str(run_dir)!r} has no deliverable: neither {FINAL}/ nor {OUTPUT}/{run_id}/ has files; "
+            f"{str(run_dir)!r} has no deliverable: neither {FINAL}/ nor {OUTPUT}/{run_id}/ has files, links aside; "
             f"put what should be refined into {FINAL}/"
         )
     return found
@@ -106,22 +114,29 @@ def _list_outputs(run_dir: Path, run_id: str) -> Iterator[Path]:
     yield run_dir / OUTPUT
 
 
-def _promote(output: Path, final: Path) -> None:
-    """Copy an output to FINAL, which appears with all of its files at once."""
-    part = final.with_name(f".{FINAL}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    copy_tree(output, part)
-    if final.is_dir():  # it is empty
-        final.rmdir()
-    part.rename(final)
+def place_copy(target: Path, fill: Callable[[Path], None]) -> None:
+    """Let a folder appear with all of its files at once. If another process is faster, its copy is kept."""
+    part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        part.chmod(0o755)
+        fill(part)
+        try:
+            part.rename(target)
+        except OSError:
+            if not has_files(target):
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, depth: int = 0) -> Iterator[Path]:
+    if depth > DEEPEST:
+        raise SetupError(f"the deliverable has folders that are more than {DEEPEST} deep: {str(folder)[:200]!r}...")
     for path in sorted(folder.iterdir()):
         if path.is_symlink():
             continue
         if path.is_dir():
-            yield from _walk(path)
+            yield from _walk(path, depth + 1)
         elif path.is_file():
             yield path
 

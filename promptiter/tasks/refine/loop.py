@@ -130,7 +130,7 @@ async def refine(
         raise
     except Exception as error:
         loop.fail(error)
-        if not isinstance(error, PromptiterError):
+        if not isinstance(error, (PromptiterError, OSError)):
             logger.exception("iteration %s failed", len(loop.session.iterations) + 1)
     finally:
         loop.finish()

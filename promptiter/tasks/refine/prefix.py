@@ -6,6 +6,7 @@ files also gets the prior deliverable itself.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +29,7 @@ def render_prefix(
     gradient: RefinementGradient, files: Sequence[str], *, number: int, of: int, deliverable: str = ""
 ) -> str:
     """The prefix of iteration `number` of `of`, for a prior deliverable of these files, which may be quoted."""
-    shown = f"input/ ({join_names(sorted(files), limit=SHOWN_FILES)})" if files else "input/"
+    shown = f"input/ ({join_names(sorted(map(show_name, files)), limit=SHOWN_FILES)})" if files else "input/"
     lines = [
         f"[REFINEMENT: iteration {number} of {of}]",
         "This task was done before. You improve the result; you do not start again.",
@@ -56,7 +57,12 @@ def quote_deliverable(files: Iterable[tuple[str, str]]) -> str:
 def read_texts(folder: Path, files: Iterable[str]) -> list[tuple[str, str]]:
     """The files of a deliverable that are texts, with their content."""
     raws = ((name, (folder / name).read_bytes()) for name in sorted(files))
-    return [(name, raw.decode(errors="replace")) for name, raw in raws if b"\0" not in raw[:8192]]
+    return [(show_name(name), raw.decode(errors="replace")) for name, raw in raws if b"\0" not in raw[:8192]]
+
+
+def show_name(name: str) -> str:
+    """The name of a file as a text, also if it is not UTF-8."""
+    return os.fsencode(name).decode(errors="replace")
 
 
 def _list(title: str, items: Sequence[T], describe: Callable[[T], str], limit: int) -> list[str]:

@@ -139,7 +139,7 @@ def _list_critiques(run_dir: Path) -> list[Path]:
         name = file.parent.name
         return (int(name) if name.isascii() and name.isdigit() else 1 << 30), name
 
-    return sorted(run_dir.glob("iterations/*/critique.json"), key=order)
+    return sorted(filter(Path.is_file, run_dir.glob("iterations/*/critique.json")), key=order)
 
 
 def _read_critique(file: Path) -> Iterator[Defect]:

@@ -9,8 +9,9 @@ Seeds of our own runs are in `run_seeds`.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
+import hashlib
+import os
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +20,15 @@ import orjson
 from promptiter.errors import SetupError, nearest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.profile import Profile
-from promptiter.tasks.refine.best import BEST, MANIFEST
-from promptiter.tasks.refine.deliverables import FINAL, copy_file, list_files, require_deliverable
+from promptiter.tasks.refine.best import BEST, KEPT, MANIFEST
+from promptiter.tasks.refine.deliverables import (
+    FINAL,
+    copy_file,
+    has_files,
+    list_files,
+    place_copy,
+    require_deliverable,
+)
 from promptiter.tasks.refine.records import RunRecord
 from promptiter.tasks.refine.run_folder import COMPLETION, read_run
 from promptiter.tasks.refine.sessions import SessionFolder
@@ -82,7 +90,7 @@ def open_rubric_folder(folder: Path, *, rubric: Path | None = None, task: str = 
     if not task and (folder / TASK).is_file():
         task = _read_text(folder / TASK, what="the task")
     final = folder / FINAL
-    if not (final.is_dir() and list_files(final)):
+    if not has_files(final):
         final = _collect(folder, without=file)
     return Seed(
         home=folder,
@@ -96,10 +104,32 @@ def open_rubric_folder(folder: Path, *, rubric: Path | None = None, task: str = 
 
 def open_target(target: str, *, folder: Path | None = None) -> Seed:
     """The seed of `experiment:task`: the best run of that task. The experiment is a folder, or a name in this one."""
+    experiment, home = _find_task(target, folder or Path())
+    run_dir = _find_best_run(experiment, home)
+    record = read_run(run_dir)
+    return Seed(
+        home=home,
+        deliverable=require_deliverable(run_dir, record.run_id),
+        record=record,
+        sessions=_sessions_of_task(home),
+    )
+
+
+def find_target_sessions(target: str, *, folder: Path | None = None) -> tuple[Path, SessionFolder]:
+    """The folder of a task, and where its sessions are."""
+    _, home = _find_task(target, folder or Path())
+    return home, _sessions_of_task(home)
+
+
+def _sessions_of_task(home: Path) -> SessionFolder:
+    return SessionFolder(folder=home / "refinements", prefix="session_", latest="session.json")
+
+
+def _find_task(target: str, base: Path) -> tuple[Path, Path]:
+    """The folders of the experiment and of the task. SetupError if there is none."""
     name, colon, task_id = target.rpartition(":")
     if not colon or not name or not task_id or Path(task_id).name != task_id or task_id in (".", ".."):
         raise SetupError(f"--target {target!r} must be EXPERIMENT:TASK, such as experiments/report:intro")
-    base = folder or Path()
     places = (base / name, base / "experiments" / name)
     experiment = next((place for place in places if (place / "tasks").is_dir()), None)
     if experiment is None:
@@ -108,14 +138,7 @@ def open_target(target: str, *, folder: Path | None = None) -> Seed:
     if not home.is_dir():
         known = sorted(each.name for each in (experiment / "tasks").iterdir() if each.is_dir())
         raise SetupError(f"the experiment {name!r} has no task {task_id!r}{nearest(task_id, known)}")
-    run_dir = _find_best_run(experiment, home)
-    record = read_run(run_dir)
-    return Seed(
-        home=home,
-        deliverable=require_deliverable(run_dir, record.run_id),
-        record=record,
-        sessions=SessionFolder(folder=home / "refinements", prefix="session_", latest="session.json"),
-    )
+    return experiment, home
 
 
 def _find_best_run(experiment: Path, home: Path) -> Path:
@@ -135,7 +158,7 @@ def _find_best_run(experiment: Path, home: Path) -> Path:
 def _list_marked(experiment: Path, home: Path) -> Iterator[Path]:
     for file in (home / BEST / MANIFEST, home / "best.json", home / "task.json"):
         try:
-            document = orjson.loads(file.read_bytes())
+            document = orjson.loads(file.read_bytes()) if file.is_file() else None
         except (OSError, orjson.JSONDecodeError):
             continue
         if not isinstance(document, dict):
@@ -152,17 +175,35 @@ def _list_marked(experiment: Path, home: Path) -> Iterator[Path]:
 def _collect(folder: Path, *, without: Path) -> Path:
     """Copy the files of a folder into one of their own, as its deliverable. SetupError if there are none."""
     left_out = {*_NOT_DELIVERED, *([without.name] if without.absolute().parent == folder.absolute() else [])}
-    names = [
-        name for name in list_files(folder) if name.partition("/")[0] not in left_out and not name.startswith(".BEST.")
-    ]
+    names = [name for name in list_files(folder) if not _is_left_out(name.split("/"), left_out)]
     if not names:
         raise SetupError(f"{str(folder)!r} has no files to refine besides its rubric; put them there or into {FINAL}/")
-    final = folder / WORK / "seed" / FINAL
-    shutil.rmtree(final, ignore_errors=True)
-    for name in names:
-        (final / name).parent.mkdir(parents=True, exist_ok=True)
-        copy_file(folder / name, final / name)
+    final = folder / WORK / f"seed_{_hash_files(folder, names)}" / FINAL
+    if not final.is_dir():  # another refinement may use it already
+        final.parent.mkdir(parents=True, exist_ok=True)
+        place_copy(final, lambda part: _copy_files(folder, names, part))
     return final
+
+
+def _is_left_out(parts: Sequence[str], left_out: Collection[str]) -> bool:
+    """Whether a file is no part of a deliverable: it is hidden, or belongs to the refinement."""
+    is_hidden = any(part.startswith(".") for part in parts)
+    return is_hidden or parts[0] in left_out or parts[0].startswith(KEPT)
+
+
+def _hash_files(folder: Path, names: Sequence[str]) -> str:
+    """A name for these files with this content."""
+    found = hashlib.sha256()
+    for name in names:
+        with (folder / name).open("rb") as file:
+            found.update(os.fsencode(name) + b"\0" + hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:12]
+
+
+def _copy_files(folder: Path, names: Sequence[str], target: Path) -> None:
+    for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        copy_file(folder / name, target / name)
 
 
 def _read_text(file: Path, *, what: str) -> str:

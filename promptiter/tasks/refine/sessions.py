@@ -127,6 +127,6 @@ def list_chain(session: RefinementSession) -> Sequence[str]:
 
 def _read(file: Path) -> RefinementSession | None:
     try:
-        return RefinementSession.model_validate_json(file.read_bytes())
+        return RefinementSession.model_validate_json(file.read_bytes()) if file.is_file() else None
     except (OSError, ValidationError):
         return None
