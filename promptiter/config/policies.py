@@ -58,7 +58,13 @@ def build_figure_gain(section: FigureGainEntry) -> FigureGain:
     for each in section.tie_breakers:
         pairs += [("lower", each.lower)] if each.lower is not None else []
         pairs += [("higher", each.higher)] if each.higher is not None else []
-    return FigureGain(section.figure, direction=section.direction, min_gain=section.min_gain, tie_breakers=tuple(pairs))
+    return FigureGain(
+        section.figure,
+        direction=section.direction,
+        min_gain=section.min_gain,
+        tie_breakers=tuple(pairs),
+        sigma=section.sigma,
+    )
 
 
 def build_edit_limits(section: EditLimitsEntry) -> EditLimits | None:

@@ -177,6 +177,8 @@ class FigureGainEntry(Section):
     """A difference up to this is a tie."""
     tie_breakers: tuple[TieBreakerEntry, ...] = ()
     """Figures that decide ties, in order: `lower: runtime_s`, `higher: coverage`."""
+    sigma: Amount = 0.0
+    """With repeats, a difference within so many times the spread of equal runs is a tie."""
 
 
 class BoundEntry(Section):

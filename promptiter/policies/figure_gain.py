@@ -16,10 +16,11 @@ from decimal import Decimal
 from typing import Literal, TypeAlias, get_args
 
 from promptiter.errors import SetupError
+from promptiter.evaluation.stats.power import noise_bar
 from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ComposablePolicy
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
-from promptiter.policies.figures import check_figure_name, compare_figure, has_recorded_figure
+from promptiter.policies.figures import check_figure_name, compare_figure, has_recorded_figure, list_run_figures
 
 Operator: TypeAlias = Literal["<=", "<", ">=", ">", "==", "!="]
 Direction: TypeAlias = Literal["maximize", "minimize"]
@@ -75,13 +76,14 @@ class FigureGain(ComposablePolicy):
 
     If it differs by `min_gain` or less, the first of the tie-breakers that differs decides: pairs of the better side
     and the figure, `("lower", "length_tokens")`. If none differs, or a figure that is needed is unknown, the candidate
-    is rejected.
+    is rejected. With repeats, a difference within `sigma` times the spread of equal runs is no difference.
     """
 
     figure: str
     direction: Direction = "maximize"
     min_gain: float = 0.0
     tie_breakers: tuple[tuple[Side, str], ...] = ()
+    sigma: float = 0.0
 
     def __post_init__(self) -> None:
         check_figure_name(self.figure)
@@ -91,6 +93,8 @@ class FigureGain(ComposablePolicy):
             )
         if not is_number(self.min_gain, least=0):
             raise SetupError(f"min_gain is {self.min_gain!r}; give a number that is not negative, such as 0.005")
+        if not is_number(self.sigma, least=0):
+            raise SetupError(f"sigma is {self.sigma!r}; give a number that is not negative, such as 1.0")
         object.__setattr__(self, "tie_breakers", tuple(map(_check_tie_breaker, self.tie_breakers)))
 
     def __repr__(self) -> str:
@@ -109,21 +113,33 @@ class FigureGain(ComposablePolicy):
         if self.direction == "minimize":
             gain = -gain
         primary = _describe_change(self.figure, before, after)
-        if abs(gain) > to_decimal(self.min_gain):
-            return evidence.accept_if(
-                gain > 0, f"{primary}: {'better' if gain > 0 else 'worse'} by {abs(gain).normalize():f}"
-            )
-        tied = primary if not gain else f"{primary}: a difference of at most {self.min_gain:g}"
+        noise = self._measure_noise(self.figure, evidence)
+        if abs(gain) > to_decimal(max(self.min_gain, noise)):
+            verdict = "better" if gain > 0 else "worse"
+            return evidence.accept_if(gain > 0, f"{primary}: {verdict} by {_format_difference(gain)}")
+        tied = primary
+        if gain:
+            within = f"at most {self.min_gain:g}" if noise <= self.min_gain else f"no more than the noise, {noise:.3g}"
+            tied = f"{primary}: a difference of {within}"
         for side, figure in self.tie_breakers:
             before, after = read_figures(figure, evidence)
             if before is None or after is None:
                 return evidence.reject(f"{tied}; {figure} is unknown")
-            if after != before:
+            if abs(after - before) > self._measure_noise(figure, evidence):
                 is_better = (after < before) == (side == "lower")
                 verdict = "better" if is_better else "worse"
                 return evidence.accept_if(is_better, f"{tied}; {_describe_change(figure, before, after)}: {verdict}")
         names = ", ".join(figure for _, figure in self.tie_breakers)
         return evidence.reject(f"{tied}; no difference in {names}" if names else tied)
+
+    def _measure_noise(self, figure: str, evidence: Evidence) -> float:
+        """The difference that chance may make, by the spread of equal runs; 0 without repeats."""
+        if not self.sigma:
+            return 0.0
+        before, after = (
+            list_run_figures(figure, each) for each in (evidence.common.accepted, evidence.common.candidate)
+        )
+        return noise_bar(before, after, sigma=self.sigma)
 
 
 def read_figures(name: str, evidence: Evidence) -> tuple[float | None, float | None]:
@@ -142,6 +158,12 @@ def to_decimal(figure: float) -> Decimal:
 def format_figure(figure: float) -> str:
     """`12` rather than `12.0`."""
     return f"{figure:.12g}"
+
+
+def _format_difference(difference: Decimal) -> str:
+    """All digits of a difference that was written so, and 6 of one that was computed."""
+    exact = f"{abs(difference).normalize():f}"
+    return exact if len(exact) <= 12 else f"{abs(difference):.6g}"
 
 
 def _describe_change(figure: str, before: float, after: float) -> str:

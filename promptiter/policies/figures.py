@@ -47,6 +47,11 @@ def has_figure_noise(names: Iterable[str], evaluation: Evaluation) -> bool:
     )
 
 
+def list_run_figures(name: str, evaluation: Evaluation) -> list[float]:
+    """A recorded figure in each run without an error."""
+    return [row.figures[name] for row in evaluation.rows if row.error is None and name in row.figures]
+
+
 def average_figures(evaluation: Evaluation) -> dict[str, float]:
     """The mean of each recorded figure that every run without an error has, by name, in the order of the scorer."""
     names = dict.fromkeys(name for row in evaluation.rows for name in row.figures)

@@ -223,3 +223,30 @@ def test_the_code_of_a_policy_creates_it() -> None:
 def test_a_policy_that_makes_no_sense_is_an_error(build: Any, problem: str) -> None:
     with pytest.raises(SetupError, match=problem):
         build()
+
+
+@pytest.mark.parametrize(
+    ("after", "is_accepted", "reason"),
+    [
+        ((0.5, 0.62, 0.68), False, "a difference of no more than the noise"),
+        ((0.8, 0.82, 0.84), True, "better by"),
+    ],
+)
+def test_with_sigma_a_gain_must_exceed_the_spread_of_equal_runs(
+    after: tuple[float, ...], is_accepted: bool, reason: str
+) -> None:
+    before = of({"f1": 0.5}, {"f1": 0.55}, {"f1": 0.6})
+    evidence = Evidence(accepted=before, candidate=of(*({"f1": each} for each in after)))
+    decision = decide_on(FigureGain("f1", sigma=1.0), evidence)
+    assert decision.accepted is is_accepted
+    assert reason in decision.reason
+    assert decide_on(FigureGain("f1"), evidence).accepted
+
+
+def test_with_sigma_a_tie_breaker_within_its_noise_does_not_decide() -> None:
+    policy = FigureGain("f1", tie_breakers=(("lower", "runtime"), ("lower", "length")), sigma=1.0)
+    before = of({"f1": 1, "runtime": 2.0, "length": 9}, {"f1": 1, "runtime": 2.4, "length": 9})
+    after = of({"f1": 1, "runtime": 2.1, "length": 8}, {"f1": 1, "runtime": 2.2, "length": 8})
+    decision = decide_on(policy, Evidence(accepted=before, candidate=after))
+    assert decision.accepted
+    assert decision.reason == "f1 is 1, as before; length is 8, was 9: better"

@@ -32,7 +32,7 @@ def convert_task_yaml(document: Mapping[str, Json], *, file: Path, environ: Mapp
         "agent": {"task": file.name},
         "scorer": SCORER,
         "python_path": list(dict.fromkeys((".", os.path.relpath(task.root, task.folder)))),
-        "acceptance": convert_policy(task),
+        "acceptance": convert_policy(task, repeats=given.repeats),
         "edit_limits": {
             "max_files": given.artifacts.max_files_per_iteration,
             "max_changed_lines": given.mutation.max_changed_lines,
@@ -56,8 +56,11 @@ def convert_task_yaml(document: Mapping[str, Json], *, file: Path, environ: Mapp
     return {key: value for key, value in cleaned.items() if value not in (None, {}, []) or key == "stop"}
 
 
-def convert_policy(task: FileTask) -> dict[str, Json]:
-    """What a candidate of a task must show, as the section `acceptance`: bounds first, then the primary figure."""
+def convert_policy(task: FileTask, *, repeats: int = 1) -> dict[str, Json]:
+    """What a candidate of a task must show, as the section `acceptance`: bounds first, then the primary figure.
+
+    With repeats, a difference must exceed the noise between them.
+    """
     primary = task.primary
     return {
         "bounds": [_convert_bound(each) for each in list_constraints(task)],
@@ -66,6 +69,7 @@ def convert_policy(task: FileTask) -> dict[str, Json]:
             "direction": primary.direction,
             "min_gain": primary.min_gain,
             "tie_breakers": [{each.better: each.metric} for each in task.tie_breakers],
+            "sigma": 1.0 if repeats > 1 else None,
         },
     }
 

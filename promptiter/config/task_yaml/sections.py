@@ -343,7 +343,7 @@ class TaskFile(FileObject):
     sandbox: SandboxBlock = SandboxBlock()
     """How commands are isolated."""
     repeats: Count = 1
-    """How often each candidate is measured. With several, chance is taken into account."""
+    """How often each candidate is measured. With several, a difference within the spread of equal runs is a tie."""
     parallel: Count = 1
     """Candidates that are made and measured at the same time."""
     review: Literal["ask", "file"] | None = None

@@ -156,3 +156,12 @@ def test_repeats_several_objectives_and_history_become_keys_of_the_run(folder: P
     config = read_config(change(folder, repeats=3, parallel=2, objective=objective, models="m")).config
     assert config.evaluation.repeats == 3
     assert set(config.stages.models.values()) == {"m"}
+
+
+def test_with_repeats_a_candidate_must_exceed_the_noise(folder: Path) -> None:
+    sigmas = []
+    for repeats in (1, 3):
+        gain = read_config(change(folder, repeats=repeats)).config.acceptance.figure_gain
+        assert gain is not None
+        sigmas.append(gain.sigma)
+    assert sigmas == [0, 1]
