@@ -214,7 +214,7 @@ class Acceptance(Section):
     """Figures that decide between close scores: `by`, `min_gain` (0), `measured` (`false`)."""
     figure_gain: FigureGainEntry | None = None
     """A figure of the scorer that must be better: `figure`, `direction` (`maximize`), `min_gain` (0),
-    `tie_breakers`.
+    `tie_breakers`, `sigma` (0).
     """
     bounds: tuple[BoundEntry, ...] = ()
     """Bounds of figures of the scorer: `figure`, `op` and `value`. They are checked first."""

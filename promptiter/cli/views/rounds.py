@@ -28,6 +28,7 @@ from traces.text import one_line
 
 MAX_NAMES = 12
 MAX_ITEM = 150
+MUTATIONS = "mutations"
 DIGEST_LENGTH = 8
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
@@ -60,7 +61,7 @@ def _print_table(screen: Console, summary: RunSummary) -> None:
             lines.append(("", Text(shorten_reason(each.skipped), "dim")))
         for number, line in enumerate(lines):
             table.add_row("" if number else str(each.round), "" if number else _format_figures(each.train), *line)
-        for text in (*_list_passes(each), *map(_format_note, each.notes)):
+        for text in (*_list_passes(each), *_list_notes(each)):
             table.add_row("", "", "", text)
     screen.print(table)
 
@@ -74,8 +75,8 @@ def _print_iterations(screen: Console, summary: RunSummary) -> None:
     for row, each in zip(list_iterations(summary), summary.rounds, strict=True):
         score = "" if row.validation is None else format_score(row.validation)
         table.add_row(str(row.round), row.kind, row.parents, row.minibatch, score, _format_iteration(row))
-        for note in each.notes:
-            table.add_row("", "", "", "", "", _format_note(note))
+        for text in _list_notes(each):
+            table.add_row("", "", "", "", "", text)
     screen.print(table)
 
 
@@ -129,7 +130,7 @@ def _print_pool_round(screen: Console, each: RoundSummary) -> None:
         _print_profile(screen, candidate.digest, _describe_candidate(candidate))
     if each.skipped or not each.candidates:
         print_indented(screen, Text(shorten_reason(each.skipped), "dim"))
-    for text in (*_list_passes(each), *map(_format_note, each.notes)):
+    for text in (*_list_passes(each), *_list_notes(each)):
         print_indented(screen, text)
 
 
@@ -166,6 +167,16 @@ def _list_passes(each: RoundSummary) -> list[Text]:
         rerun = "" if one.rerun is None else f"; failed train cases: {_format_figures(one.rerun)}"
         lines.append(Text(f"pass {number}: {one_line(join_names(one.patched, limit=MAX_NAMES))}{rerun}", "dim"))
     return lines
+
+
+def _list_notes(each: RoundSummary) -> list[Text]:
+    """What the search recorded of a round. Of mutations, only what was refused beside the candidates is new."""
+    others = [_format_note(note) for note in each.notes if note.type != MUTATIONS]
+    if each.skipped:
+        return others
+    written = [note.data for note in each.notes if note.type == MUTATIONS and isinstance(note.data, dict)]
+    refused = [one.get("refused", ()) for data in written for one in data.get("mutations", ())]
+    return [Text(f"refused: {shorten_reason('; '.join(one))}", "dim") for one in refused if one] + others
 
 
 def _format_note(note: SearchNote) -> Text:

@@ -43,6 +43,7 @@ class Workspace:
     artifacts: Artifacts
     files: Mapping[str, bytes]
     description: str = ""
+    name: str = NODE
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -58,7 +59,7 @@ class Workspace:
         """The artifacts as the surfaces of one node."""
         surfaces = (Surface(node_id=NODE, type="file", part=path, value=text) for path, text in self.texts.items())
         node = Node(id=NODE, description=self.description)
-        return StructureSnapshot(nodes=(node,), surfaces=tuple(surfaces), entry=NODE, name=NODE)
+        return StructureSnapshot(nodes=(node,), surfaces=tuple(surfaces), entry=NODE, name=self.name)
 
     def find_source(self, path: str) -> FileSource:
         """Where an artifact is stored."""
@@ -109,7 +110,7 @@ def open_workspace(task: FileTask) -> Workspace:
     if len(paths) > MAX_ARTIFACTS:
         raise SetupError(f"{len(paths):,} files are artifacts, at most {MAX_ARTIFACTS} can be; name fewer in include")
     files = {path: _read(task.root / path, path) for path in sorted(paths)}
-    found = Workspace(root=task.root, artifacts=task.artifacts, files=files, description=task.description)
+    found = Workspace(root=task.root, artifacts=task.artifacts, files=files, description=task.description, name=task.id)
     _ = found.texts  # raises for what is not text
     return found
 
