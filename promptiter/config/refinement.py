@@ -34,7 +34,15 @@ from promptiter.tasks.refine.iteration_guard import NodeRoles
 from promptiter.tasks.refine.loop import Clock, IterationRequest, RefinementOptions, refine
 from promptiter.tasks.refine.records import ModelPair
 from promptiter.tasks.refine.run_seeds import choose_roles, open_case
-from promptiter.tasks.refine.seeds import RUBRIC, Seed, is_run_folder, open_rubric_folder, open_run_folder, open_target
+from promptiter.tasks.refine.seeds import (
+    RUBRIC,
+    Seed,
+    find_target_sessions,
+    is_run_folder,
+    open_rubric_folder,
+    open_run_folder,
+    open_target,
+)
 from promptiter.tasks.refine.sessions import RefinementSession
 from promptiter.tasks.refine.tiers import TierPlan
 from traces.model import Json
@@ -84,6 +92,12 @@ def build_refinement(
     """
     settings = settings or RefinementSettings()
     if target is not None:
+        home, _ = find_target_sessions(target)
+        if settings.work is not None and not settings.work.resolve().is_relative_to(home.parents[1].resolve()):
+            raise SetupError(
+                f"--work-dir {str(settings.work)!r} must be below {str(home.parents[1])!r}: the next refinement of "
+                f"{target!r} starts from the best run, which is kept there"
+            )
         return _build_other(lambda _: open_target(target), settings, environ)
     if folder is None or not folder.is_dir():
         raise SetupError(f"there is no folder {str(folder)!r}; name a finished run, or a folder with a {RUBRIC}")

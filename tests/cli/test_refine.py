@@ -158,6 +158,28 @@ def test_a_run_of_another_program_needs_an_agent_or_a_command(run: Run, tmp_path
     assert "not in PATH" in run("refine", seed, "--command", "no-such-program-here", code=2)
 
 
+def test_options_that_cannot_be_used_are_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seed = write_run(tmp_path / "seed")
+    assert "close its quotes" in run("refine", seed, "--command", "python 'step.py", code=2)
+    assert "this result has no cases" in run("refine", seed, "--command", "true", "--case", "a", code=2)
+    (tmp_path / "file").touch()
+    printed = run("refine", seed, "--command", "true", "--work-dir", tmp_path / "file" / "work", code=2)
+    assert "cannot be created" in printed
+    (tmp_path / "rubric.md").write_text("- It is good.")
+    printed = run("refine", seed, "--command", "true", "--rubric", tmp_path / "rubric.md", code=2)
+    assert "give --judge MODEL" in printed
+    write_run(tmp_path / "study" / "tasks" / "intro" / "runs" / "r1", run_id="r1")
+    target = ("--target", "study:intro", "--command", "true", "--work-dir", tmp_path / "work")
+    assert "must be below" in run("refine", *target, code=2)
+    assert not (seed / "refinement_sessions").exists()
+
+
+def test_a_run_has_its_own_agent_and_metrics(run: Run, finished: Path) -> None:
+    for option in ("--agent", "--rubric", "--task", "--judge", "--config"):
+        assert f"{option} is for results that are not a run" in run("refine", finished, option, "other", code=2)
+
+
 @pytest.mark.parametrize("problem", ["missing", "without deliverable", "not a run"])
 def test_a_seed_that_cannot_be_read_exits_with_2(run: Run, tmp_path: Path, problem: str) -> None:
     seed = tmp_path / "seed"

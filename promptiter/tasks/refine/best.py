@@ -18,7 +18,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from promptiter.sources.file import exchange_files, sync_folder
-from promptiter.tasks.refine.deliverables import copy_tree
+from promptiter.tasks.refine.deliverables import copy_tree, list_files
 
 BEST = "BEST"
 MANIFEST = "manifest.json"
@@ -64,7 +64,7 @@ def write_best(home: Path, deliverable: Path, manifest: BestManifest) -> bool:
         incumbent = read_manifest(home)
         if incumbent is not None and incumbent.best_loss <= manifest.best_loss:
             return False
-        if incumbent is None and best.is_dir():
+        if incumbent is None and best.is_dir() and list_files(best) not in ([], [MANIFEST]):
             copy_tree(best, home / f"{KEPT}{manifest.session_id}", sync=True)
         new = home / f"{_HIDDEN}{manifest.session_id}.{manifest.best_iter}"
         _fill(new, deliverable, manifest)
