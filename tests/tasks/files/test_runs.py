@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -10,10 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from promptiter.api import apply_run, load_run, resume_run, revert_run
+from promptiter.cli.views.rounds import print_rounds
 from promptiter.errors import ChangedInputsError
 from promptiter.runlog.results import RunResult
+from promptiter.runs.summary import summarize_stored
 from promptiter.tasks.files.results_log import read_rows
 from tests.worlds.file_task import AS_PRINTED, make_skill_folder
 
@@ -131,6 +135,21 @@ def test_a_function_edits_until_it_has_nothing_left(tmp_path: Path) -> None:
     assert len(result.rounds) == 4
     assert result.stop is not None
     assert result.stop.reason == "exhausted"
+    assert result.rounds[-1].skipped == "the mutator has nothing left to try"
+    assert result.structure.name == "skill-quality"
+
+
+def test_rounds_show_decisions_and_refused_edits_but_not_the_edits_as_data(tmp_path: Path) -> None:
+    mutation = {"mode": "command", "command": "python tools/agent.py", "allowed_file_types": [".md"]}
+    folder = make(tmp_path / "w", mutation=mutation, budget={"max_iterations": 2})
+    (folder / "tools").mkdir()
+    (folder / "tools" / "agent.py").write_text(AGENT)
+    screen = Console(record=True, width=120, file=io.StringIO())
+    print_rounds(screen, summarize_stored(run(folder), find_run(folder)))
+    shown = screen.export_text()
+    assert "score is 0.4, was 0.2" in shown
+    assert "score_skill2.py" in shown
+    assert "surface_id" not in shown
 
 
 def test_candidates_of_a_round_are_measured_together(tmp_path: Path) -> None:
