@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -23,6 +24,7 @@ READY = b"ready\n"
 def main() -> None:
     """Answer questions until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    warnings.simplefilter("ignore")  # the process that asks has warned already
     answers = sys.stdout.buffer
     answers.write(READY)
     answers.flush()

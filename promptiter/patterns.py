@@ -1,14 +1,15 @@
 """Matches regular expressions of users and requests, and JSON schemas that have some, within a time limit.
 
 `re` holds the interpreter lock while it matches, and a pattern such as `(a+)+b` may never end: it would stop everything
-in this process. So another process matches, and ends when it takes too long. Libraries with time limits exist, but
-patterns mean something else there.
+in this process. So another process matches those that may, and ends when it takes too long. Libraries with time limits
+exist, but patterns mean something else there.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import re
 import subprocess
@@ -26,6 +27,8 @@ from traces.model import Json
 
 TIME_LIMIT_S = 5.0
 """How long one match may take. Those that end at all take milliseconds."""
+MAX_STEPS = 1_000_000
+"""A search that cannot take more steps is made in this process: that takes some hundredths of a second at most."""
 MAX_PROCESSES = 4
 """How many patterns are matched at the same time."""
 
@@ -46,6 +49,8 @@ def check_pattern(pattern: str) -> None:
 
 def search_pattern(pattern: str, text: str, *, ignore_case: bool = False) -> bool:
     """Whether a valid pattern is found in a text, as by `re.search`. PatternError if that takes too long."""
+    if _bound_steps(pattern, text) <= MAX_STEPS:
+        return re.search(pattern, text, re.IGNORECASE if ignore_case else 0) is not None
     question = {"pattern": pattern, "text": text, "ignore_case": ignore_case}
     found: bool = _processes.ask(question, what=f"the pattern {shorten(pattern)}")
     return found
@@ -63,6 +68,17 @@ def find_violation(schema: Mapping[str, Json], value: Json) -> SchemaViolation |
     if not _has_patterns(schema):
         return json_schemas.find_violation(schema, value)
     return next(iter(_ask_about_schema(schema, value, is_best_only=True)), None)
+
+
+def _bound_steps(pattern: str, text: str) -> float:
+    """A bound on the steps of a search.
+
+    It is infinite for patterns with alternatives, counts, repeated groups or references to groups, and verbose ones.
+    In all others, a repetition can end at each character at most, so each one multiplies the steps by their number.
+    """
+    if re.search(r"[|{]|\)[*+?]|\\[1-9]|\(\?P=|\(\?[A-Za-z-]*x", pattern):
+        return math.inf
+    return (len(text) + 1.0) ** min(1 + sum(map(pattern.count, "*+?")), 100)
 
 
 def _ask_about_schema(schema: Mapping[str, Json], value: Json, *, is_best_only: bool) -> list[SchemaViolation]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,8 +34,41 @@ def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         ("\ud800", "lone \ud800", True),
     ],
 )
-def test_a_pattern_means_what_it_means_in_re(pattern: str, text: str, is_found: bool) -> None:
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("max_steps", [0, 1_000_000], ids=["another process", "if possible here"])
+def test_a_pattern_means_what_it_means_in_re(
+    pattern: str, text: str, is_found: bool, max_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptiter.patterns.MAX_STEPS", max_steps)
     assert search_pattern(pattern, text) is is_found
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a+)+b",
+        "(a|a)*b",
+        "(?:a|a)(?:a|a)b",
+        "(a?){60}a{60}b",
+        "a*a*a*a*a*a*a*b",
+        r"(a+)\1b",
+        "(?ix) (a+) + b",
+        "(a+)(?#again)+b",
+        "a{1,9}b",
+        "(?P<x>a+)(?P=x)b",
+    ],
+)
+def test_patterns_that_may_be_slow_are_matched_in_another_process(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(
+        "promptiter.patterns._processes", SimpleNamespace(ask=lambda question, **_: asked.append(question))
+    )
+    search_pattern(pattern, "a" * 60)
+    assert len(asked) == 1
+    search_pattern("^a+b$", "a" * 60)
+    assert len(asked) == 1
 
 
 def test_case_is_ignored_on_request() -> None:
@@ -47,7 +81,7 @@ def test_a_pattern_that_never_ends_is_an_error_and_the_next_one_is_matched(monke
     with pytest.raises(PatternError, match=r"the pattern '.*' takes longer than 0.05 s; simplify it"):
         search_pattern(ENDLESS, TEXT)
     monkeypatch.setattr("promptiter.patterns.TIME_LIMIT_S", 60)
-    assert search_pattern("a+", TEXT)
+    assert search_pattern("(a+)+", TEXT)
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{99999999999}", "(" * 20_000])

@@ -12,11 +12,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from promptiter.terminal import show_controls
+from promptiter.wording import shorten
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # of click, or of typer's copy of it
 _TYPE = re.compile(r"(?m)^(  [A-Z_|.]+)( <[\w \[\]]+>)")
 _OF_PYDANTIC = "Value error, "
 """What pydantic, which typer checks options with, puts before a message."""
+_SHOULD_BE = "Input should be "
 _REQUIRED = re.compile(r"\{([A-Z_|.]+)\}(?:\.\.\.)?")
 
 
@@ -73,5 +75,16 @@ def _clean_usage_errors() -> Iterator[None]:
     try:
         yield
     except _USAGE_ERROR as error:
-        error.message = show_controls(error.message.removeprefix(_OF_PYDANTIC))
+        error.message = show_controls(_add_value(error.message.removeprefix(_OF_PYDANTIC), error.__cause__))
         raise
+
+
+def _add_value(message: str, cause: BaseException | None) -> str:
+    """`must be less than or equal to 65535, not '99999'` for a message of pydantic, which leaves out the value."""
+    from pydantic import ValidationError
+
+    if not message.startswith(_SHOULD_BE) or not isinstance(cause, ValidationError):
+        return message
+    given = cause.errors(include_url=False)[0]["input"]
+    expected, _, _ = message.removeprefix(_SHOULD_BE).partition(", unable to parse")
+    return f"must be {expected}, not {shorten(given)}"

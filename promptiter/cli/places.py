@@ -52,6 +52,15 @@ class RunPlace(Protocol):
         """The place, for messages."""
         ...
 
+    @property
+    def app(self) -> str | None:
+        """The app whose runs these are, if any."""
+        ...
+
+    def list_apps(self) -> Sequence[str]:
+        """The apps that have runs there, by name."""
+        ...
+
     def list_runs(self, query: RunQuery) -> RunPage:
         """A page of the runs, newest first."""
         ...
@@ -84,11 +93,21 @@ def open_place(options: PlaceOptions) -> RunPlace:
     if options.runs is not None and is_url(options.runs):
         if options.runs.startswith(("http://", "https://")):
             raise SetupError(f"{options.runs} is the URL of a server; give it as --server")
-        store = open_store(options.runs)
-        return StoredRuns(store if options.app is None else store.for_app(options.app), options.runs, options.app)
-    folder = find_runs(None if options.runs is None else Path(options.runs))
-    folder = folder if options.app is None else folder / options.app
-    return StoredRuns(open_store(folder), str(folder), None)
+        _check_exists(options.runs)
+        where = options.runs
+    else:
+        where = str(find_runs(None if options.runs is None else Path(options.runs)))
+    store = open_store(where)
+    return StoredRuns(store if options.app is None else store.for_app(options.app), where, options.app)
+
+
+def _check_exists(url: str) -> None:
+    """Raise SetupError if there is no such SQLite database. Opening one would create it."""
+    from promptiter.runs.sql.address import parse_address
+
+    address = parse_address(url)
+    if address.backend == "sqlite" and not Path(str(address.url.database)).exists():
+        raise SetupError(f"there is no database {address.name}")
 
 
 @contextmanager
@@ -140,9 +159,20 @@ def find_listed(place: RunPlace, run: str) -> ListedRun:
     if found:
         raise SetupError(f"{run!r} matches {join_names(list(found), limit=MAX_NAMED)}; give more of the name")
     if run == "latest":
-        raise SetupError(f"there are no runs in {place.name}")
+        raise SetupError(f"there are no {describe_none(place)}")
     known = [each.run_id for each in place.list_runs(RunQuery(limit=MAX_PAGE)).runs]
     raise SetupError(f"there is no run {run!r} in {place.name}{nearest(run, known)}")
+
+
+def describe_none(place: RunPlace) -> str:
+    """What is not there if a place has no runs, and where others are: `runs in sqlite:///runs.db`."""
+    apps = place.list_apps()
+    has = f"it has the apps {join_names(apps, limit=MAX_NAMED)}: --app NAME"
+    if not apps or place.app in apps:
+        return f"runs in {place.name}"
+    if place.app is None:
+        return f"runs outside an app in {place.name}; {has}"
+    return f"runs in {place.name}{nearest(place.app, apps) or f'; {has}'}"
 
 
 def list_all(place: RunPlace, query: RunQuery, *, limit: int | None) -> tuple[Sequence[ListedRun], str | None]:
@@ -160,7 +190,7 @@ def list_all(place: RunPlace, query: RunQuery, *, limit: int | None) -> tuple[Se
 
 @dataclass(frozen=True, slots=True)
 class StoredRuns:
-    """Runs in a folder or in a database."""
+    """Runs in a folder or in a database, of an app or of none."""
 
     store: Store
     where: str
@@ -168,7 +198,13 @@ class StoredRuns:
 
     @property
     def name(self) -> str:
-        return describe_store(self.where)
+        place = describe_store(self.where)
+        return place if self.app is None else f"the app {self.app!r} of {place}"
+
+    def list_apps(self) -> Sequence[str]:
+        from promptiter.runs.app_list import list_apps
+
+        return list_apps(self.where)
 
     def list_runs(self, query: RunQuery) -> RunPage:
         return asyncio.run(self.store.list_runs(query))
@@ -198,7 +234,7 @@ class StoredRuns:
 
         if is_url(self.where):
             return RunAddress.of_database(run_id, url=describe_store(self.where), app=self.app)
-        return RunAddress.of_folder(Path(self.where) / run_id)
+        return RunAddress.of_folder(Path(self.where) / (self.app or "") / run_id)
 
 
 def describe_store(where: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from promptiter.config.file import FILE_NAME, read_config
@@ -23,6 +23,7 @@ TOKEN = "PROMPTITER_TOKEN"  # noqa: S105 - its name
 """The environment variable with the token."""
 
 CLIENT_ERRORS = range(400, 500)
+UNAUTHORIZED, FORBIDDEN = 401, 403
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,16 @@ class ServedRuns:
     url: str
     app: str
     token: str | None = field(default=None, repr=False)
+    token_source: str = ""
 
     @contextmanager
     def connect(self, *, patience_s: float = 0.0) -> Iterator[Client]:
-        """A client. What the caller got wrong is a SetupError, with what to do; other errors of the server stay."""
-        with _explain_refusals(), Client(self.url, app=self.app, token=self.token, patience_s=patience_s) as client:
+        """A client. What the caller got wrong is a SetupError, with what to do; other errors of the server stay.
+
+        With patience, a server that is restarted is waited for. Another client has reached it then.
+        """
+        client = Client(self.url, app=self.app, token=self.token, patience_s=patience_s, was_reached=True)
+        with self._explain_refusals(), client:
             yield client
 
     async def watch(
@@ -48,14 +54,18 @@ class ServedRuns:
         on_wait: Callable[[ServerError], None],
     ) -> None:
         """Observe the events of a run as they happen, until it ends. A server that is restarted is waited for."""
-        with _explain_refusals():
-            async with AsyncClient(self.url, app=self.app, token=self.token, on_wait=on_wait) as client:
+        client = AsyncClient(self.url, app=self.app, token=self.token, on_wait=on_wait, was_reached=True)
+        with self._explain_refusals():
+            async with client:
                 async for event in client.watch(run_id, after=after):
                     await observe(event)
 
     @property
     def name(self) -> str:
         return f"the app {self.app!r} of {self.url}"
+
+    def list_apps(self) -> Sequence[str]:
+        return (self.app,)
 
     def list_runs(self, query: RunQuery) -> RunPage:
         with self.connect() as client:
@@ -83,36 +93,37 @@ class ServedRuns:
     def locate(self, run_id: str) -> RunAddress:
         return RunAddress.of_server(run_id, url=self.url, app=self.app)
 
+    @contextmanager
+    def _explain_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except ServerError as error:
+            if error.status not in CLIENT_ERRORS:
+                raise
+            if len(error.problems) > 1:
+                raise RequestError(error.problems) from error
+            raise SetupError(f"{error}{self._find_hint(error.status)}") from error
+
+    def _find_hint(self, status: int) -> str:
+        if status == UNAUTHORIZED and self.token is None:
+            return f"; set {TOKEN}, or give --token-file FILE"
+        if status == UNAUTHORIZED:
+            return f"; it is from {self.token_source}; make another with `promptiter token`"
+        return "; ask for a token with more rights: `promptiter token`" if status == FORBIDDEN else ""
+
 
 def open_server(url: str, *, app: str | None, token_file: Path | None) -> ServedRuns:
     """The runs of an app of a server. SetupError if the app or the token is missing."""
-    url, token = url.rstrip("/"), _read_token(token_file)
+    token, source = _read_token(token_file)
+    place = ServedRuns(url.rstrip("/"), app or "", token, source)
     if app is None:
-        with ServedRuns(url, "", token).connect() as client:
-            app = _choose_app(list(client.list_apps()), url)
-    return ServedRuns(url, app, token)
+        with place.connect() as client:
+            place = replace(place, app=_choose_app(list(client.list_apps()), place.url))
+    return place
 
 
-@contextmanager
-def _explain_refusals() -> Iterator[None]:
-    try:
-        yield
-    except ServerError as error:
-        if error.status not in CLIENT_ERRORS:
-            raise
-        if len(error.problems) > 1:
-            raise RequestError(error.problems) from error
-        raise SetupError(f"{error}{_HINTS.get(error.status, '')}") from error
-
-
-_HINTS = {
-    401: f"; set {TOKEN}, or give --token-file FILE",
-    403: "; ask for a token with more rights: `promptiter token`",
-}
-
-
-def _read_token(file: Path | None) -> str | None:
-    """The token in a file or in the environment."""
+def _read_token(file: Path | None) -> tuple[str | None, str]:
+    """The token in a file or in the environment, and where it was."""
     if file is None:
         token = os.environ.get(TOKEN, "").strip()
         where = f"the variable {TOKEN}"
@@ -120,13 +131,14 @@ def _read_token(file: Path | None) -> str | None:
         try:
             token = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise SetupError(f"--token-file {str(file)!r} cannot be read: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise SetupError(f"--token-file {str(file)!r} cannot be read: {reason}") from error
         where = f"--token-file {str(file)!r}"
         if not token:
             raise SetupError(f"{where} is empty; it must have a token")
     if not token.isascii() or not token.isprintable() or " " in token:
         raise SetupError(f"{where} does not have a token: one line of letters, digits, '-' and '_'")
-    return token or None
+    return token or None, where
 
 
 def _choose_app(apps: list[str], url: str) -> str:

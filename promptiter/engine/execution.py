@@ -153,7 +153,20 @@ def new_run_id(started: datetime, checked: CheckedRequest, search: object) -> st
             _list_options(search),
         ]
     )
-    return f"{started:%Y-%m-%dT%H-%M-%S}_{inputs[:8]}"
+    return f"{started:{_ID_TIME}}_{inputs[:8]}"
+
+
+_ID_TIME = "%Y-%m-%dT%H-%M-%S"
+
+
+def find_rest_of_second(run_id: str, now: datetime) -> float:
+    """How long another run with equal inputs would get this id: the seconds that are left of the second in it."""
+    try:
+        started = datetime.strptime(run_id.partition("_")[0], _ID_TIME).replace(tzinfo=now.tzinfo)
+    except ValueError:  # an id that a caller chose
+        return 0.0
+    age_s = (now - started).total_seconds()
+    return 1.0 - age_s if 0.0 <= age_s < 1.0 else 0.0
 
 
 def _list_options(search: object) -> dict[str, Json]:

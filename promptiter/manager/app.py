@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 
 from promptiter.agents.black_box.hosts import AgentHosts
 from promptiter.agents.runner import Runner
+from promptiter.config.agent_files import ReadFiles, list_agent_files
 from promptiter.config.build import build_run
 from promptiter.config.engine_overlay import check_overlaid_request
 from promptiter.config.file import FILE_NAME, RunConfig, read_config
@@ -144,9 +145,9 @@ class ConfiguredApp:
         self.file = file / FILE_NAME if file.is_dir() else file
         self._environ = environ
         self._hosts = AgentHosts.parse(allowed_agents)
-        self._content: bytes | None = _read_bytes(self.file)
         self._parsed = read_config(self.file, environ=environ)
         self._first = build_run(self._parsed, environ=environ, hosts=self._hosts)
+        self._files = ReadFiles(self._list_files())
         self.name = name or self._first.config.server.app or self.file.absolute().parent.name
 
     @property
@@ -160,7 +161,8 @@ class ConfiguredApp:
     def prepare(self, request: RunRequest | Overlay | None) -> PreparedRun:
         if isinstance(request, RunRequest):
             raise SetupError(f"the app {self.name!r} is configured by {str(self.file)!r}: give what to change about it")
-        self._note_edit()
+        for changed in self._files.take_changed():
+            logger.warning("%s has changed since the server started; restart it to use the new one", changed)
         overlay = read_overlay(request or {})
         try:
             run = build_overlaid_run(self._parsed, overlay, environ=self._environ, base=self._first, hosts=self._hosts)
@@ -181,18 +183,13 @@ class ConfiguredApp:
             raise SetupError("it was not started by a Manager; `promptiter resume` continues it")
         return self.prepare(header.overlay)
 
-    def _note_edit(self) -> None:
-        """Log once that the file is not the one that was read."""
-        if self._content is not None and _read_bytes(self.file) != self._content:
-            self._content = None
-            logger.warning("%s has changed since the server started; restart it to use the new one", self.file)
-
-
-def _read_bytes(file: Path) -> bytes | None:
-    try:
-        return file.read_bytes()
-    except OSError:
-        return None
+    def _list_files(self) -> list[Path]:
+        """The files that are read once."""
+        try:
+            return list_agent_files(self._first.config, file=self.file, structure=self.describe())
+        except SetupError as error:
+            logger.warning("edits of the agent of %s will not be noticed: %s", self.file, error)
+            return [self.file]
 
 
 def _dump_overlay(overlay: RunOverlay, engine: Engine) -> dict[str, Json]:

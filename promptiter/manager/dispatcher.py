@@ -22,7 +22,10 @@ from promptiter.wording import shorten
 logger = logging.getLogger(__name__)
 
 OnLost: TypeAlias = Literal["resume", "mark"]
-"""What becomes of a run whose process died: it is resumed, or marked as failed until someone resumes it."""
+"""What becomes of a run whose process died: it is resumed, or marked as failed until someone resumes it.
+
+A run that a manager left when it was closed is always resumed.
+"""
 
 MARK = "the process that worked on it ended; resume it"
 MAX_WAITING = 32
@@ -106,7 +109,7 @@ class Dispatcher:
         for managed in self._apps:
             lost += [(run, managed) for run in await managed.find_lost()]
         for run, managed in sorted(lost, key=lambda each: (each[0].created_at, each[0].run_id)):
-            is_marked = self._on_lost == "mark" and run.status == "interrupted"
+            is_marked = self._on_lost == "mark" and run.status == "interrupted" and run.is_abandoned
             if (is_marked or self._count_works() < self._max_runs) and run.run_id not in managed.works:
                 await self._take(managed, run.run_id, is_marked=is_marked)
 

@@ -16,12 +16,14 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from promptiter.concurrency import run_in_thread
 from promptiter.engine.engine import Engine
+from promptiter.engine.execution import find_rest_of_second
 from promptiter.engine.request import RunRequest
 from promptiter.errors import (
     ManagerClosedError,
@@ -217,8 +219,12 @@ class Manager:
         return await managed.read_result(view)
 
     async def delete(self, run_id: str, *, app: str | None = None) -> None:
-        """Delete a run. RunLockedError if it is in progress: cancel it first."""
+        """Delete a run. RunLockedError if it is in progress: cancel it first.
+
+        No later run gets its id: a run that was created a moment ago is deleted when the second in its id is over.
+        """
         managed = self._find(app)
+        await asyncio.sleep(find_rest_of_second(run_id, datetime.now(UTC)))
         if run_id in managed.works:
             raise RunLockedError(f"the run {run_id!r} is in progress; cancel it first")
         await managed.store.delete(run_id)

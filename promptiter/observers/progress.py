@@ -77,7 +77,7 @@ class RunProgress:
         if last is None:
             return
         self._state.all_runs = 0  # their speed is unknown
-        where = f"in round {last.round}, after event {last.seq}" if last.round else f"after event {last.seq}"
+        where = f"in round {last.round}, after event {last.seq}" if last.round else "before the first round"
         self.say(Text("the run is finished; nothing left to do" if is_finished(last) else f"resuming {where}", "bold"))
 
     def say(self, line: Text | str) -> None:

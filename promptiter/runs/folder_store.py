@@ -44,6 +44,7 @@ from promptiter.runs.event_file import EventFile
 from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import RunHeader, read_header, write_header
+from promptiter.runs.lock import FILE_NAME as LOCK
 from promptiter.runs.lock import LEASE_S, Holder, RunLock, find_holder
 from promptiter.runs.run_list import (
     WAITING,
@@ -53,6 +54,7 @@ from promptiter.runs.run_list import (
     RunQuery,
     describe_run,
     find_status,
+    number_id,
     take_page,
 )
 from traces import ExecutionTrace
@@ -253,7 +255,7 @@ def create_run_folder(folder: str | os.PathLike[str], header: RunHeader) -> Path
             path.mkdir(parents=True)
         except FileExistsError:
             number += 1
-            path = Path(folder) / f"{header.run_id}~{number}"
+            path = Path(folder) / number_id(header.run_id, number)
         except OSError as error:
             raise SetupError(f"runs: {str(path)!r} cannot be created: {error.strerror or error}") from error
         else:
@@ -285,7 +287,7 @@ def _read_run(path: Path) -> ListedRun:
         is_cancelled=(path / CANCEL).exists(),
         is_queued=_is_queued(path, last),
     )
-    return listed._replace(run_id=path.name, path=path)
+    return listed._replace(run_id=path.name, path=path, is_abandoned=holder is None and (path / LOCK).exists())
 
 
 def _find_status(path: Path, header: RunHeader, *, is_held: bool) -> ListedStatus:

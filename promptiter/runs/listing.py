@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from promptiter.errors import SetupError, nearest
+from promptiter.runs.app_list import list_apps
 from promptiter.runs.folder_store import read_run
 from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.run_list import ListedRun
@@ -34,6 +35,10 @@ def find_run(run: str, folder: str | os.PathLike[str]) -> Path:
         raise SetupError(f"{run!r} matches {join_names(matching, limit=MAX_NAMED)}; give more of the name")
     if run == "latest" or Path(run).is_dir():
         where = os.fspath(folder) if run == "latest" else run
+        if apps := list_apps(where):
+            first = str(Path(where) / apps[0])
+            names = join_names(apps, limit=MAX_NAMED)
+            raise SetupError(f"there are no runs outside an app in {where!r}; it has the apps {names}: name {first!r}")
         raise SetupError(f"there are no runs in {where!r}; give the path of a run's folder")
     hint = nearest(run, known) or "; give the path of a run's folder"
     raise SetupError(f"there is no run {run!r} in {os.fspath(folder)!r}{hint}")

@@ -36,6 +36,7 @@ from promptiter.runs.run_list import (
     check_not_cancelled,
     describe_run,
     find_status,
+    number_id,
     take_page,
 )
 from traces import ExecutionTrace
@@ -59,7 +60,7 @@ class MemoryStore:
         run_id, number = header.run_id, 1
         while run_id in self._runs:
             number += 1
-            run_id = f"{header.run_id}~{number}"
+            run_id = number_id(header.run_id, number)
         kept = header.model_copy(update={"run_id": run_id})
         self._runs[run_id] = _RunData(kept)
         return kept
@@ -72,14 +73,16 @@ class MemoryStore:
         return take_page((self._list_run(self._runs[run_id]) for run_id in wanted), query)
 
     def _list_run(self, run: _RunData) -> ListedRun:
-        return describe_run(
+        holder = run.find_holder(self._now)
+        listed = describe_run(
             run.header,
             _decode(run, -1) if run.events else None,
             spent=run.calls.add_up().total,
-            holder=run.find_holder(self._now),
+            holder=holder,
             is_cancelled=run.is_cancel_requested,
             is_queued=run.is_queued,
         )
+        return listed._replace(is_abandoned=holder is None and run.holder is not None)
 
     @asynccontextmanager
     async def open(self, run_id: str) -> AsyncIterator[MemoryRun]:

@@ -16,7 +16,7 @@ from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.sources import FileSource, json_field, markdown_section, python_literal, yaml_field
 from promptiter.sources.place import MARKDOWN
 from promptiter.sources.whitespace import find_readers
-from promptiter.wording import join_names, shorten
+from promptiter.wording import join_names, path_from_here, shorten
 from traces.model import Json
 
 MAX_FILES = 2_000
@@ -68,7 +68,7 @@ class PlaceIndex:
             self._texts = list(_list_texts(self._project))
         found = self._list_places(value) or (self._list_places(new) if isinstance(new, str) else [])
         if not found:
-            where = join_names([self._project.relate(root) for root in self._project.roots])
+            where = join_names([str(path_from_here(root)) for root in self._project.roots])
             raise self._error(
                 surface_id,
                 f"its text is not found in {where}: it was edited, or code puts it together, as in an f-string",
@@ -80,7 +80,7 @@ class PlaceIndex:
         return found[0]
 
     def _list_places(self, value: str) -> list[str]:
-        return [place for place, text in self._texts or () if text == value or find_readers(text, value)]
+        return [place for place, text in self._texts or () if _is_stored(value, text)]
 
     def _error(self, surface_id: str, problem: str, example: str = "prompts/bot.md") -> SetupError:
         return SetupError(
@@ -100,18 +100,37 @@ def refuse_shared(surface_id: str, value: Json, others: Iterable[str]) -> None:
         )
 
 
+def find_files(project: Project, values: Sequence[str]) -> list[Path]:
+    """The files of a project, other than code, that hold one of these values."""
+    return [
+        file
+        for file in _list_files(project)
+        if file.suffix.lower() != ".py"
+        and any(_is_stored(value, text) for _, text in _read_texts(project, file) for value in values)
+    ]
+
+
+def _is_stored(value: str, text: str) -> bool:
+    return text == value or bool(find_readers(text, value))
+
+
 def _list_texts(project: Project) -> Iterator[tuple[str, str]]:
     for file in _list_files(project):
-        try:
-            text = FileSource(file).decode(file.read_bytes())
-        except (OSError, SetupError):
-            continue
-        name, suffix = project.relate(file), file.suffix.lower()
-        if suffix in _LISTS:
-            mark, list_values = _LISTS[suffix]
-            yield from ((f"{name}{mark}{field}", value) for field, value in list_values(text))
-        if suffix in (*MARKDOWN, *_TEXT):
-            yield name, text
+        yield from _read_texts(project, file)
+
+
+def _read_texts(project: Project, file: Path) -> Iterator[tuple[str, str]]:
+    """The texts of a file, with their places."""
+    try:
+        text = FileSource(file).decode(file.read_bytes())
+    except (OSError, SetupError):
+        return
+    name, suffix = project.relate(file), file.suffix.lower()
+    if suffix in _LISTS:
+        mark, list_values = _LISTS[suffix]
+        yield from ((f"{name}{mark}{field}", value) for field, value in list_values(text))
+    if suffix in (*MARKDOWN, *_TEXT):
+        yield name, text
 
 
 def _list_files(project: Project) -> Sequence[Path]:

@@ -32,9 +32,10 @@ class ListedRun(NamedTuple):
     """One run in a list: a named tuple, because lists may have thousands.
 
     An unfinished run that no process holds is `interrupted` and can be resumed. The run of a Manager that has not
-    begun, or that is to be resumed, is `queued`. A run that is not `is_named` was started from Python with parts that
-    have no name, so only Python can resume it. `baseline` and `best` are values of the objective. `cost_usd` is None if
-    the cost of a call is unknown. `error` says why a run failed or cannot be read. `path` is its folder, if any.
+    begun, or that is to be resumed, is `queued`; a Manager works on it when it is its turn. A run that is not
+    `is_named` was started from Python with parts that have no name, so only Python can resume it. `baseline` and `best`
+    are values of the objective. `cost_usd` is None if the cost of a call is unknown. `error` says why a run failed or
+    cannot be read. `path` is its folder, if any.
     """
 
     run_id: str
@@ -53,14 +54,16 @@ class ListedRun(NamedTuple):
     error: str | None = None
     can_resume: bool = False
     is_named: bool = True
+    is_abandoned: bool = False
+    """Whether its process ended without leaving it, so that its lease is left over."""
 
     @property
-    def outcome(self) -> Outcome | Literal["unreadable"]:
+    def outcome(self) -> Outcome | Literal["queued", "unreadable"]:
         """How it ended, or its current state."""
-        if self.status == "unreadable":
-            return "unreadable"
+        if self.status in ("queued", "running", "unreadable"):
+            return self.status
         if self.status != "succeeded" or self.verdict is None:
-            return "running" if self.status in ("queued", "running") else _UNFINISHED.get(self.status, "interrupted")
+            return _UNFINISHED.get(self.status, "interrupted")
         if self.stop_reason == "user_stop" and self.can_resume:
             return "stopped"
         return classify_end(self.verdict, rounds=self.rounds, stop_reason=self.stop_reason)
@@ -90,7 +93,7 @@ def describe_run(
         cost_usd=find_cost(spent),
         holder=holder,
         duration_s=None if last is None else last.measured.elapsed_s,
-        can_resume=holder is None,
+        can_resume=status not in ("running", "queued"),
         is_named=not header.nameless_parts,
     )
     if last is None or not isinstance(end, RunCompleted) or status in ("running", "queued"):
@@ -176,6 +179,14 @@ def take_page(runs: Iterable[ListedRun], query: RunQuery) -> RunPage:
             return RunPage(tuple(page), page[-1].run_id)
         page.append(run)
     return RunPage(tuple(page))
+
+
+def number_id(run_id: str, number: int) -> str:
+    """The id of a run that is the second, third or so with this id: `id~2`, …, `id~9`, `id~~10`.
+
+    There is a tilde for each digit, so the numbers are in the same order as the ids, which databases compare as text.
+    """
+    return run_id if number == 1 else f"{run_id}{'~' * len(str(number))}{number}"
 
 
 def check_not_cancelled(event: Event, *, is_cancelled: bool) -> None:

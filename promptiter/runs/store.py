@@ -49,7 +49,10 @@ class Store(Protocol):
         ...
 
     async def create(self, header: RunHeader) -> RunHeader:
-        """Create a run, and return its header. If there is a run with this id, the new one gets a number: `id~2`."""
+        """Create a run, and return its header. If there is a run with this id, the new one gets a number: `id~2`.
+
+        See `number_id`: it comes after the others with this id.
+        """
         ...
 
     async def list_ids(self) -> list[str]:

@@ -131,6 +131,6 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:  # the router names those of the first route only
         headers["Allow"] = ", ".join(methods) or headers["Allow"]
         return JSONResponse(
-            {"error": f"{method} is not a method of it; it has {headers['Allow']}"}, 405, headers=headers
+            {"error": f"{method} is not a method of {shorten(path)}; it has {headers['Allow']}"}, 405, headers=headers
         )
     return JSONResponse({"error": str(error.detail)}, error.status_code, headers=headers)

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 class AsyncClient:
     """One app of a server. Its methods raise ServerError.
 
-    `on_wait` is called when the server is away and waited for; without it, that is logged.
+    `on_wait` is called when the server is away and waited for; without it, that is logged. A server that `was_reached`
+    before, by another client, gets all the patience from the start.
     """
 
     def __init__(
@@ -58,11 +59,18 @@ class AsyncClient:
         timeout_s: float = 60.0,
         patience_s: float = PATIENCE_S,
         on_wait: Callable[[ServerError], None] | None = None,
+        was_reached: bool = False,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._place = f"{BASE_PATH}/{quote(app, safe='')}"
         self._transport = ClientTransport(
-            url, token=token, timeout_s=timeout_s, patience_s=patience_s, on_wait=on_wait, transport=transport
+            url,
+            token=token,
+            timeout_s=timeout_s,
+            patience_s=patience_s,
+            on_wait=on_wait,
+            was_reached=was_reached,
+            transport=transport,
         )
 
     async def describe(self) -> StructureSnapshot:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import httpx
 
 BASE_PATH = "/promptiter/v1/apps"
+NOT_FOUND = 404
 
 
 class ServerError(PromptiterError):
@@ -59,6 +60,8 @@ def read_error(answer: httpx.Response) -> ServerError:
         message, problems = str(body["error"]), tuple(body.get("problems", ()))
     except (ValueError, KeyError, TypeError):
         message, problems = shorten(answer.text), ()
+        if answer.status_code == NOT_FOUND:
+            message = f"it is not a promptiter server, whose answers are JSON: {message}"
     retry_after = answer.headers.get("retry-after", "")
     return ServerError(
         f"the server answered {answer.status_code}: {message}",

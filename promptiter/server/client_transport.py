@@ -31,6 +31,7 @@ class ClientTransport:
         timeout_s: float,
         patience_s: float,
         on_wait: Callable[[ServerError], None] | None,
+        was_reached: bool,
         transport: httpx.AsyncBaseTransport | None,
     ) -> None:
         import httpx
@@ -40,7 +41,7 @@ class ClientTransport:
         self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout_s, transport=transport)
         self._patience_s = patience_s
         self._on_wait = on_wait or log_wait
-        self._was_reached = False
+        self._was_reached = was_reached
 
     async def send(
         self, method: str, place: str, *, params: Mapping[str, Json] | None = None, body: Json = None

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from promptiter.errors import UnknownRunError
 from promptiter.manager import Manager
 from promptiter.runlog.event_json import encode_event
 from promptiter.runlog.events import Event
@@ -17,7 +18,8 @@ PAUSE_S = 15.0
 async def stream_events(manager: Manager, app: str, run_id: str, *, after: int) -> AsyncGenerator[bytes]:
     """Yield the events after a number as they happen; at the end of the run, `event: end` with its status.
 
-    If the server stops, the stream ends without it, and the client continues elsewhere.
+    If the server stops, the stream ends without it, and the client continues elsewhere. If the run was deleted, the
+    stream ends without it, too, and the client learns why when it asks again.
     """
     async with aclosing(manager.watch(run_id, after=after, app=app)) as events:
         coming = asyncio.ensure_future(anext(events, None))
@@ -35,7 +37,10 @@ async def stream_events(manager: Manager, app: str, run_id: str, *, after: int) 
         finally:
             coming.cancel()
             await asyncio.wait([coming])
-    result = await manager.get_encoded(run_id, app=app)
+    try:
+        result = await manager.get_encoded(run_id, app=app)
+    except UnknownRunError:
+        return
     if result.status in ("queued", "running"):
         return
     yield b'event: end\ndata: {"status":"%s"}\n\n' % result.status.encode()

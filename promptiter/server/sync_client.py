@@ -35,9 +35,16 @@ class Client:
         timeout_s: float = 60.0,
         patience_s: float = PATIENCE_S,
         on_wait: Callable[[ServerError], None] | None = None,
+        was_reached: bool = False,
     ) -> None:
         self._client = AsyncClient(
-            url, app=app, token=token, timeout_s=timeout_s, patience_s=patience_s, on_wait=on_wait
+            url,
+            app=app,
+            token=token,
+            timeout_s=timeout_s,
+            patience_s=patience_s,
+            on_wait=on_wait,
+            was_reached=was_reached,
         )
 
     def describe(self) -> StructureSnapshot:

@@ -22,8 +22,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
-from promptiter.runs.app_names import APP_NAME
+from promptiter.runs.app_names import APP_NAME, check_app_name
 from promptiter.user_files import Location, describe_problems
+from promptiter.wording import shorten
 from traces.files import write_atomically
 
 Scope: TypeAlias = Literal["read", "run", "admin"]
@@ -31,6 +32,7 @@ Scope: TypeAlias = Literal["read", "run", "admin"]
 
 SCOPES: tuple[Scope, ...] = ("read", "run", "admin")
 PREFIX = "pit_"
+LONGEST_NAME = 100
 
 
 class TokenEntry(BaseModel):
@@ -38,7 +40,7 @@ class TokenEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Annotated[str, Field(min_length=1, max_length=100)]
+    name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
     scopes: Annotated[frozenset[Scope], Field(min_length=1)]
     apps: frozenset[Annotated[str, Field(pattern=APP_NAME)]] | None = None
@@ -117,9 +119,15 @@ def hash_token(token: str) -> str:
 def add_token(
     path: str | os.PathLike[str], *, name: str, scope: Scope, apps: Sequence[str] | None, expires: datetime
 ) -> str:
-    """Add a new token to a file, and return it. Raises SetupError if the file has one of this name."""
+    """Add a new token to a file, and return it. Raises SetupError if a name is unusable, or the file has it already."""
     import yaml
 
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise SetupError(
+            f"{shorten(name)} cannot be the name of a token: use 1 to {LONGEST_NAME} characters, such as ci"
+        )
+    for each in apps or ():
+        check_app_name(each)
     file = Path(path)
     known = Tokens.load(file).entries if file.exists() else ()
     if any(each.name == name for each in known):

@@ -12,6 +12,7 @@ from promptiter.evaluation.trace_store import encode_trace
 from promptiter.llm.cache.keys import ToolAnswer
 from promptiter.runlog.events import Event
 from promptiter.runlog.journal import EventSource
+from promptiter.runs.run_list import RunQuery
 from promptiter.runs.store import Store
 from promptiter.testing.store_hooks import (
     EXPIRED_S,
@@ -169,6 +170,26 @@ class LeaseContract(StoreHooks):
                 assert await list_events(run.journal.read()) == [make_event(seq) for seq in range(3)]
         async with self.make_store(tmp_path, clock).open("a") as run:  # the former holder has not locked it again
             await run.journal.append(make_event(3))
+
+    @in_event_loop
+    async def test_a_run_whose_process_is_gone_is_told_from_one_that_was_left(self, tmp_path: Path) -> None:
+        clock = Clock()
+        clock.time -= EXPIRED_S
+        store, other = self.make_store(tmp_path, clock), self.make_store(tmp_path, clock)
+        for name in ("gone", "left", "new"):
+            await store.create(make_header(name))
+        async with store.open("left") as run:
+            await run.journal.append(make_event(0))
+        async with store.open("gone") as run:
+            await run.journal.append(make_event(0))
+            clock.time += EXPIRED_S
+            runs = (await other.list_runs(RunQuery())).runs
+            assert [(each.run_id, each.status, each.is_abandoned) for each in runs] == [
+                ("new", "interrupted", False),
+                ("left", "interrupted", False),
+                ("gone", "interrupted", True),
+            ]
+        assert not any(each.is_abandoned for each in (await other.list_runs(RunQuery())).runs)
 
     @in_event_loop
     async def test_a_lease_that_expired_can_be_renewed_if_no_other_process_took_over(self, tmp_path: Path) -> None:

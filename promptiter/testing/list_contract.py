@@ -66,7 +66,7 @@ class ListContract(StoreHooks):
             ]
             assert [(each.rounds, each.calls, each.holder, each.can_resume) for each in page.runs] == [
                 (1, 0, None, True),
-                (0, 0, None, True),
+                (0, 0, None, False),
                 (0, 0, None, True),
                 (1, 1, None, True),
             ]
@@ -102,6 +102,16 @@ class ListContract(StoreHooks):
             (RunQuery(text="_"), []),
         ):
             assert [each.run_id for each in (await store.list_runs(query)).runs] == expected, query
+
+    @in_event_loop
+    async def test_runs_with_one_id_are_listed_in_the_order_in_which_they_began(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path, Clock())
+        made = [(await store.create(make_header("run"))).run_id for _ in range(12)]
+        assert made[:2] == ["run", "run~2"]
+        assert await store.list_ids() == made
+        first = await store.list_runs(RunQuery(limit=8))
+        second = await store.list_runs(RunQuery(limit=8, cursor=first.next_cursor))
+        assert [each.run_id for each in (*first.runs, *second.runs)] == made[::-1]
 
     @in_event_loop
     async def test_the_runs_of_an_app_are_its_own(self, tmp_path: Path) -> None:

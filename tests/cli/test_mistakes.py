@@ -50,6 +50,18 @@ def test_a_wrong_choice_of_an_option_is_reported_in_plain_words(run: Run, desk: 
     assert "Invalid value for '--require': 'seen' is not one of 'unseen'" in " ".join(shown.split())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("serve", "--port", "99999"), "'--port': must be less than or equal to 65535, not '99999'"),
+        (("run", "--max-usd", "-1"), "'--max-usd': must be greater than or equal to 0, not '-1'"),
+        (("run", "--max-rounds", "two"), "'--max-rounds': must be a valid integer, not 'two'"),
+    ],
+)
+def test_a_wrong_number_is_reported_with_its_value(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    assert message in " ".join(run(*arguments, code=2).split())
+
+
 PROVIDER = "gpt-4o-mni names no provider that litellm knows (did you mean 'gpt-4o-mini'?); write provider/model"
 
 

@@ -32,6 +32,15 @@ def test_every_problem_of_every_configuration_is_reported(run: Run, tmp_path: Pa
         assert text in shown
 
 
+def test_a_problem_of_a_configuration_names_its_file_once(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.yaml").write_text("agnet: x\n")
+    assert "\n  - bad.yaml: unknown key 'agnet'" in run("serve", "bad.yaml", code=2)
+    assert "\n  - promptiter.yaml: cannot be read" in run("serve", code=2)
+
+
 def test_agents_must_be_at_an_allowed_host(run: Run, tmp_path: Path) -> None:
     for name, agent in (("a", "remote: http://127.0.0.1:9"), ("b", "http: {url: http://169.254.169.254/chat}")):
         (tmp_path / name).mkdir()
@@ -84,6 +93,15 @@ def test_a_token_is_printed_once_and_only_its_hash_is_kept(
     assert token not in Path("tokens.yaml").read_text()
     assert Tokens.load("tokens.yaml").check(f"Bearer {token}", "read", "desk").name == "ci"
     assert "has a token 'ci'" in run("token", "ci", code=2)
+
+
+def test_names_that_a_token_cannot_have_are_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "'' cannot be the name of a token" in run("token", "", code=2)
+    assert "cannot be the name of a token: use 1 to 100 characters" in run("token", "x" * 101, code=2)
+    for app in ("my app", ""):
+        assert f"{app!r} cannot be the name of an app" in run("token", "ci", "--app", app, code=2)
+    assert not Path("tokens.yaml").exists()
 
 
 @pytest.mark.slow

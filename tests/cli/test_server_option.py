@@ -174,7 +174,10 @@ def test_a_run_is_exported_to_a_folder_that_other_commands_read(finished: str, r
         (("--server", "http://user:pass@host"), "a token is given separately"),
         (("--server", "http://host/promptiter/v1/apps/desk"), "give only that of the server"),
         ((), "with --app NAME; it does not say which it has"),
-        (("--app", "desk", "--token-file", "missing"), "--token-file 'missing' cannot be read"),
+        (
+            ("--app", "desk", "--token-file", "missing"),
+            "--token-file 'missing' cannot be read: No such file or directory\n",
+        ),
         (("--runs", "http://host"), "give it as --server"),
         (("--server", "http://host", "--runs", "runs"), "both name a place"),
     ],
@@ -192,9 +195,14 @@ def test_wrong_tokens_and_runs_are_explained(
     assert "answered 403: the token lacks the scope 'run'; ask for a token with more rights" in refused
     assert finished in run("runs", "--app", "desk", "--token-file", "token")
     monkeypatch.delenv("PROMPTITER_TOKEN")
-    assert "a token is required" in run("runs", "--app", "desk", code=2)
+    shown = run("runs", "--app", "desk", code=2)
+    assert "a token is required" in shown
+    assert "set PROMPTITER_TOKEN, or give --token-file FILE" in shown
     monkeypatch.setenv("PROMPTITER_TOKEN", "wrong")
-    assert "set PROMPTITER_TOKEN, or give --token-file FILE" in run("runs", "--app", "desk", code=2)
+    shown = run("runs", "--app", "desk", code=2)
+    assert "the token is not known here; it is from the variable PROMPTITER_TOKEN; make another with" in shown
+    Path("token").write_text("unknown\n")
+    assert "it is from --token-file 'token'" in run("runs", "--app", "desk", "--token-file", "token", code=2)
     monkeypatch.setenv("PROMPTITER_TOKEN", "two words")
     assert "does not have a token" in run("runs", "--app", "desk", code=2)
 
@@ -209,7 +217,7 @@ def test_what_only_a_local_run_has_is_refused(server: ServerThread, finished: st
     assert "--agent cannot be combined with --server" in run("run", *at, "--agent", "a:b", code=2)
     assert "'other.yaml' cannot be run at a server" in run("run", "other.yaml", *at, code=2)
     assert "--final-test cannot be combined" in run("resume", finished, *at, "--final-test", code=2)
-    assert "--detach are for --server URL" in run("run", "--detach", code=2)
+    assert "--detach are for --server URL; `run` does not read PROMPTITER_SERVER" in run("run", "--detach", code=2)
     assert "name where the run is" in run("export", "--runs", "runs", code=2)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from promptiter.engine.execution import new_run_id
+from promptiter.engine.execution import find_rest_of_second, new_run_id
 from promptiter.search.descent.search import CoordinateDescent
 from tests.worlds.quadratic_world import TEXT, build_engine, build_request
 
@@ -45,3 +45,12 @@ def test_the_content_of_a_prompt_file_counts_and_its_place_does_not(tmp_path: Pa
         for name in ("a.md", "b.md", "c.md")
     ]
     assert ids[0] == ids[1] != ids[2]
+
+
+def test_an_id_can_be_given_again_until_its_second_is_over() -> None:
+    run_id = new_run_id(STARTED, CHECKED, CoordinateDescent())
+    moments = [STARTED.replace(microsecond=0) + timedelta(seconds=each) for each in (-1, 0, 0.75, 1, 60)]
+
+    assert [find_rest_of_second(run_id, each) for each in moments] == [0.0, 1.0, 0.25, 0.0, 0.0]
+    assert find_rest_of_second(f"{run_id}~2", moments[1]) == 1.0
+    assert find_rest_of_second("mine", moments[1]) == 0.0

@@ -254,6 +254,11 @@ async def test_an_edit_of_the_file_takes_effect_at_the_next_start(
         assert prepared.configuration is not None
         assert prepared.configuration.document["models"] == {"simulated": {"compliance": 0.8}}
     assert caplog.text.count("promptiter.yaml has changed since the server started; restart it") == 1
+    assert "config_agent.py has changed" not in caplog.text
+    (folder / "config_agent.py").write_text("changed = True\n")  # as `promptiter apply` does
+    for _ in range(2):
+        app.prepare({})
+    assert caplog.text.count("config_agent.py has changed since the server started; restart it") == 1
     restarted = ConfiguredApp(file, name="echo", environ={})
     write_config(folder, FILE + "max_rounds: 4\nmodels: {simulated: {compliance: 0.8}}\n")
     with pytest.raises(ChangedInputsError, match="max_rounds was 4 and is now 2"):

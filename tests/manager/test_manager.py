@@ -22,7 +22,7 @@ from promptiter.runs.store import Store
 from promptiter.runs.stored_run import StoredRun
 from promptiter.testing.small_run import SmallRun
 from promptiter.testing.store_contract import make_killing_store
-from promptiter.testing.store_hooks import Killed, expect_error
+from promptiter.testing.store_hooks import EXPIRED_S, Clock, Killed, expect_error
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +159,10 @@ async def test_a_run_is_cancelled_by_another_manager(make_store: Callable[[], St
         assert other.asked == 0
 
 
-async def test_a_closed_manager_leaves_runs_that_another_one_finishes(make_store: Callable[[], Store]) -> None:
+@pytest.mark.parametrize("on_lost", ["resume", "mark"])
+async def test_a_closed_manager_leaves_runs_that_another_one_finishes(
+    make_store: Callable[[], Store], on_lost: str
+) -> None:
     gated, other = GatedRun(free=4), SmallRun()
     async with managing(gated.engine, make_store(), max_runs=1) as manager:
         ids = [(await manager.start(gated.request)).run_id for _ in range(2)]
@@ -170,7 +173,7 @@ async def test_a_closed_manager_leaves_runs_that_another_one_finishes(make_store
         await closing
         with pytest.raises(SetupError, match="closed"):
             await manager.start(gated.request)
-    async with managing(other.engine, make_store()) as manager:
+    async with managing(other.engine, make_store(), on_lost=on_lost) as manager:
         assert [await manager.wait(run_id) for run_id in ids] == [await expected_result()] * 2
         assert 0 < other.asked < 2 * _count_calls(), "logged answers are not asked for again"
         assert gated.asked + other.asked == 2 * _count_calls()
@@ -187,24 +190,25 @@ async def test_a_manager_that_cannot_wait_any_longer_hands_over_too() -> None:
 
 
 @pytest.mark.parametrize(("on_lost", "status"), [("mark", "failed"), ("resume", "succeeded")])
-async def test_a_run_whose_process_died_is_resumed_or_marked(
-    make_store: Callable[[], Store], on_lost: str, status: str
-) -> None:
-    killed, small = SmallRun(), SmallRun()
+async def test_a_run_whose_process_died_is_resumed_or_marked(on_lost: str, status: str) -> None:
+    clock = Clock()
+    killed, small, store = SmallRun(), SmallRun(), MemoryStore(now=clock)
     run = await StoredRun.begin(
-        make_killing_store(make_store(), 9, is_written=True), killed.engine, killed.request, app="default"
+        make_killing_store(store, 9, is_written=True), killed.engine, killed.request, app="default"
     )
     with expect_error(Killed):
         await run.run()
-    async with managing(small.engine, make_store(), on_lost=on_lost) as manager:
-        result = await manager.wait(run.run_id)
-        assert result.status == status
-        if on_lost == "mark":
-            assert result.error == "the process that worked on it ended; resume it"
-            assert small.asked == 0
-            await manager.resume(run.run_id)
-        assert await manager.wait(run.run_id) == await expected_result()
-        assert killed.asked + small.asked == _count_calls()
+    async with store.open(run.run_id):  # its process is gone, and does not leave it
+        clock.time += EXPIRED_S
+        async with managing(small.engine, store, on_lost=on_lost) as manager:
+            result = await manager.wait(run.run_id)
+            assert result.status == status
+            if on_lost == "mark":
+                assert result.error == "the process that worked on it ended; resume it"
+                assert small.asked == 0
+                await manager.resume(run.run_id)
+            assert await manager.wait(run.run_id) == await expected_result()
+            assert killed.asked + small.asked == _count_calls()
 
 
 async def test_an_unknown_run_or_app_and_a_bad_request_are_refused() -> None:
@@ -236,6 +240,18 @@ async def test_a_finished_run_can_be_deleted_and_one_in_progress_cannot() -> Non
         await manager.wait(run_id)
         await manager.delete(run_id)
         assert (await manager.list(RunQuery())).runs == ()
+
+
+async def test_no_later_run_has_the_id_of_a_deleted_one() -> None:
+    small = SmallRun()
+    async with managing(small.engine) as manager:
+        ids = []
+        for _ in range(2):
+            ids.append((await manager.start(small.request)).run_id)
+            await manager.wait(ids[-1])
+            await manager.delete(ids[-1])
+
+    assert len(set(ids)) == 2
 
 
 def _count_calls() -> int:

@@ -361,3 +361,21 @@ async def test_equal_candidates_are_said_to_be_equal_and_one_is_run() -> None:
         "round 1     chosen: candidate 1 of 2",
         "round 1     failed train cases with candidate 1 of 2: 1.000, 1/1 pass",
     ]
+
+
+def test_a_run_that_is_resumed_says_where_it_continues() -> None:
+    def resume(round_: int) -> str:
+        watching = Watching()
+        event = Event(
+            seq=1,
+            run_id="run",
+            round=round_,
+            phase="start",
+            type="evaluation_started",
+            data=to_plain(EvaluationStarted(evaluation=0, eval_set_id="", profile_digest="a", cases=1, runs=1)),
+        )
+        watching.progress.catch_up([event])
+        return watching.file.getvalue()
+
+    assert resume(0) == "resuming before the first round\n"
+    assert resume(2) == "resuming in round 2, after event 1\n"

@@ -379,6 +379,13 @@ def test_a_text_in_a_comparison_is_not_a_place(world: World) -> None:
         world.apply({"planner#instruction": "Plan well."})
 
 
+def test_the_folder_that_was_searched_is_named_as_seen_from_here(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world.folder / "bot.py").write_text("")
+    monkeypatch.chdir(world.folder.parent)
+    with pytest.raises(SetupError, match=f"its text is not found in {world.folder.name}: "):
+        world.apply({"planner#instruction": "Plan well."})
+
+
 def test_copies_in_the_folder_of_another_run_are_not_places(world: World) -> None:
     other = world.folder / "old" / "run"
     other.mkdir(parents=True)

@@ -295,6 +295,7 @@ async def test_small_places() -> None:
         assert (slash.status_code, f"write '{DESK}/async-runs'" in slash.json()["error"]) == (404, True)
         wrong = await client.put(f"{DESK}/structure")
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET")
+        assert "is not a method of '/" in wrong.text
         assert 'route="unknown",status="200"' not in (await client.get("/metrics")).text
     operations = [each for path in document["paths"].values() for each in path.values()]
     assert {each["operationId"] for each in operations} >= {"get_structure", "run", "start_run", "list_runs", "get_run"}

@@ -178,3 +178,14 @@ async def test_a_client_without_patience_asks_once() -> None:
         with pytest.raises(ServerError, match="is it running"):
             [event async for event in client.watch("x")]
     assert asked == ["GET"] * 2
+
+
+async def test_a_server_of_something_else_is_recognized() -> None:
+    transport, _ = scripted(
+        [httpx.Response(404, text="<!DOCTYPE HTML>"), httpx.Response(404, json={"error": "no run"})]
+    )
+    async with connect(transport) as client:
+        with pytest.raises(ServerError, match="answered 404: it is not a promptiter server"):
+            await client.list()
+        with pytest.raises(ServerError, match="answered 404: no run"):
+            await client.list()

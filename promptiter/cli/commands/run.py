@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,7 +34,7 @@ from promptiter.cli.options import (
     find_run_folder,
 )
 from promptiter.cli.output import SteadyConsole, console, divert_prints, echo, write_text
-from promptiter.cli.places import PlaceOptions, find_app_folder, is_elsewhere
+from promptiter.cli.places import SERVER, PlaceOptions, find_app_folder, is_elsewhere
 from promptiter.cli.run_execution import apply_at_end, check_requirement, end, execute, prepare_run
 from promptiter.errors import SetupError
 from traces.model import Json
@@ -152,7 +153,8 @@ def run(
         shown = Shown(detach=detach, as_json=bool(as_json), quiet=bool(quiet), require=require, costs=costs)
         start_served(place, changes, shown)
     if app is not None or token_file is not None or detach:
-        raise SetupError("--app, --token-file and --detach are for --server URL")
+        hint = f"; `run` does not read {SERVER}" if os.environ.get(SERVER) else ""
+        raise SetupError(f"--app, --token-file and --detach are for --server URL{hint}")
     settings = collect_settings(
         **read_agent(agent, source or (), is_agent_yaml=is_agent_file(config)),
         train=[str(each.absolute()) for each in train or ()] or None,

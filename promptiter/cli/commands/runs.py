@@ -10,10 +10,12 @@ import typer
 
 from promptiter.cli.options import App, AsJson, Run, RunsPlace, Server, TokenFile
 from promptiter.cli.output import console, echo, json_text, write_text
-from promptiter.cli.places import PlaceOptions, find_run_id, is_elsewhere, list_all, open_place
+from promptiter.cli.places import PlaceOptions, describe_none, find_run_id, is_elsewhere, list_all, open_place
 from promptiter.errors import SetupError, nearest
 from promptiter.policies.verdict import Verdict
+from promptiter.runs.listing import MAX_NAMED
 from promptiter.runs.run_list import LISTED_STATUSES, RunQuery
+from promptiter.wording import join_names
 
 T = TypeVar("T")
 
@@ -66,11 +68,13 @@ def runs(
     if as_json:
         write_text(json_text([to_plain(each._asdict()) for each in listed]), None)
     elif not listed:
-        echo(f"no {'such ' if status or verdict or text or before else ''}runs in {opened.name}")
+        echo(f"no {'such ' if status or verdict or text or before else ''}{describe_none(opened)}")
     else:
         print_runs(console(), listed, opened.locate)
         if more is not None:
             echo(f"older runs: --before {more}", err=True)
+        if opened.app is None and (apps := opened.list_apps()):
+            echo(f"runs of the apps {join_names(apps, limit=MAX_NAMED)}: --app NAME", err=True)
 
 
 def stop(

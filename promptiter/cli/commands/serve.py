@@ -141,13 +141,21 @@ def _load_apps(configs: Sequence[Path], allowed_agents: Sequence[str] | None) ->
         try:
             apps.append(ConfiguredApp(each, allowed_agents=allowed_agents))
         except RequestError as error:
-            problems += [f"{each}: {problem}" for problem in error.problems]
+            problems += [_name_file(each, problem) for problem in error.problems]
         except SetupError as error:
-            problems.append(str(error) if str(error).startswith(f"{each}") else f"{each}: {error}")
+            problems.append(_name_file(each, str(error)))
     if problems:
         count = plural(len(problems), "problem")
         raise SetupError("\n  - ".join([f"the server cannot start, it has {count}:", *problems]))
     return apps
+
+
+def _name_file(config: Path, problem: str) -> str:
+    """A problem of a configuration, with its file."""
+    from promptiter.config.file import FILE_NAME
+
+    file = config / FILE_NAME if config.is_dir() else config
+    return problem if problem.startswith(str(file)) else f"{file}: {problem}"
 
 
 def _check_hosts(hosts: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,12 +13,12 @@ from promptiter.offline.attribution.fault_localization import (
     json_pattern,
     length_pattern,
     prefix_pattern,
-    regex_pattern,
     suffix_pattern,
 )
 from promptiter.offline.attribution.references import References
 from promptiter.offline.attribution.value_search import SearchText, Value, split_values
 from promptiter.offline.text.matching import contains_whole, normalize
+from promptiter.patterns import PatternError, check_pattern, search_pattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +109,24 @@ def rule_for_wording(finding: Finding, actual: SearchText, *, expected: str) -> 
 def _compile_pattern(regex: str) -> TextPattern | None:
     """The texts that match; None if a user's own metric reports something that is not a regular expression."""
     try:
-        return regex_pattern(f"the pattern {regex!r}", regex)
-    except re.error:
+        check_pattern(regex)
+    except PatternError:
         return None
+    return TextPattern(f"the pattern {regex!r}", _UserPattern(regex).matches)
+
+
+@dataclass(slots=True)
+class _UserPattern:
+    """A pattern of a user. One that takes too long for a text is not tried again."""
+
+    regex: str
+    is_slow: bool = False
+
+    def matches(self, text: str) -> bool:
+        if self.is_slow:
+            return False
+        try:
+            return search_pattern(self.regex, text, ignore_case=True)
+        except PatternError:
+            self.is_slow = True
+            return False

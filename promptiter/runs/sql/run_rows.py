@@ -46,9 +46,10 @@ def list_row(row: Sequence[Any], *, now: float) -> ListedRun:
     has_unknown_cost = spent.get("unpriced_calls") or spent.get("uncounted_calls")
     holder = None if holding is None else read_holder(holding, expires_at, now=now)
     has_ended = holder is None and status not in _UNFINISHED
+    shown = find_status(status, is_held=holder is not None, is_cancelled=bool(is_cancelled))
     return ListedRun(
         run_id=run_id,
-        status=find_status(status, is_held=holder is not None, is_cancelled=bool(is_cancelled)),
+        status=shown,
         created_at=created_at,
         verdict=verdict if has_ended else None,
         stop_reason=details.get("stop_reason") if has_ended else None,
@@ -59,8 +60,9 @@ def list_row(row: Sequence[Any], *, now: float) -> ListedRun:
         cost_usd=None if has_unknown_cost else spent.get("cost_usd", 0.0),
         duration_s=duration_s,
         holder=holder,
+        is_abandoned=holder is None and holding is not None,
         error=details.get("error") if has_ended else None,
-        can_resume=holder is None and not is_final,
+        can_resume=shown not in ("running", "queued") and not is_final,
         is_named=bool(is_named),
     )
 

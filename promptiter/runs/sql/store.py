@@ -24,7 +24,7 @@ from promptiter.runs.app_names import check_app_name
 from promptiter.runs.artifacts import KeepTraces, list_failed_traces
 from promptiter.runs.header import RunHeader, parse_header
 from promptiter.runs.lock import LEASE_S, Holder
-from promptiter.runs.run_list import ListedStatus, RunPage, RunQuery, take_page
+from promptiter.runs.run_list import ListedStatus, RunPage, RunQuery, number_id, take_page
 from promptiter.runs.sql.address import parse_address
 from promptiter.runs.sql.answers import SqlAnswers, read_account
 from promptiter.runs.sql.case_uses import SqlCaseUses
@@ -138,8 +138,7 @@ class SqlStore:
 
     def _create(self, header: RunHeader) -> RunHeader:
         for number in count(1):
-            run_id = header.run_id if number == 1 else f"{header.run_id}~{number}"
-            kept = header.model_copy(update={"run_id": run_id})
+            kept = header.model_copy(update={"run_id": number_id(header.run_id, number)})
             try:
                 self._database.write(lambda connection, kept=kept: self._insert(connection, kept))  # type: ignore[misc]
             except IntegrityError:  # there is a run with this id
