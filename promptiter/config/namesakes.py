@@ -22,7 +22,7 @@ def claim_modules(module: str, folders: Iterable[Path]) -> None:
     that is computed are not seen.
     """
     folders = tuple(folder.resolve() for folder in folders)
-    own = _list_modules(module, folders)
+    own: Mapping[str, Path] = _list_modules(module, folders)
     known = _projects.get(module, {})
     if _is_imported(module, known) and own.get(module) == known[module]:
         own = known  # what it imports as it was when it was imported
