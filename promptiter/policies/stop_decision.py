@@ -12,7 +12,6 @@ STOP_KINDS = (
     "user_stop",
     "test_now",
     "patience",
-    "max_failures",
     "deadline",
     "max_metric_calls",
     "max_evaluations",

@@ -59,10 +59,7 @@ def create_application(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with manager:
-            try:
-                yield
-            finally:
-                await routes.refinements.close()
+            yield
 
     application = _Application(
         title="promptiter",
@@ -76,7 +73,6 @@ def create_application(
     )
     application.has_tokens = tokens is not None
     routes = Routes(manager, tokens, limits or Limits())
-    application.state.refinements = routes.refinements
     application.include_router(routes.build_router(), prefix=base_path)
     application.include_router(routes.build_service_router())
     if cors_origins:

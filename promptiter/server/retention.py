@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from promptiter.errors import PromptiterError
@@ -23,17 +22,11 @@ class Retention:
     keep_days: float | None = None
     keep_last: int | None = None
 
-    async def keep_pruning(
-        self,
-        manager: Manager,
-        *,
-        every_s: float = EVERY_S,
-        is_in_use: Callable[[str, str], bool] = lambda *_: False,
-    ) -> None:
-        """Delete the other runs, at once and then from time to time. Those in use wait for the next time."""
+    async def keep_pruning(self, manager: Manager, *, every_s: float = EVERY_S) -> None:
+        """Delete the other runs, at once and then from time to time."""
         while self.keep_days is not None or self.keep_last is not None:
             try:
-                deleted = await manager.prune(keep_days=self.keep_days, keep_last=self.keep_last, is_in_use=is_in_use)
+                deleted = await manager.prune(keep_days=self.keep_days, keep_last=self.keep_last)
             except PromptiterError as error:  # such as a database that is down: the next time tries it again
                 logger.warning("old runs could not be deleted: %s", error)
             else:
