@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
         ("limit=x", "limit: must be a whole number, not 'x'"),
         ("cursor=zzz", "cursor: 'zzz' is wrong; give the next_cursor of a list, unchanged"),
         ("created_from=5", "created_from: '5' is wrong; give a time such as 2026-11-18T07:30:00Z"),
+        ("created_from=1.5e-301", "created_from: '1.5e-301' is wrong; give a time such as 2026-11-18T07:30:00Z"),
         ("created_from=2026-99-01", "created_from: '2026-99-01' is not a time, such as 2026-11-18T07:30:00Z"),
         ("lmit=4", "the route has no parameter 'lmit' (did you mean 'limit'?)"),
         ("page=4", "the route has no parameter 'page'; it has status, verdict, created_from"),
