@@ -195,7 +195,7 @@ class _PatternProcesses:
             self._idle.pop().close()
 
     def _forget(self) -> None:
-        """At first, and in a forked process, whose parent goes on using them."""
+        """At first, and in a forked process, whose parent continues to use them."""
         self._idle: list[_PatternProcess] = []
         self._slots = threading.BoundedSemaphore(MAX_PROCESSES)
 

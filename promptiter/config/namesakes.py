@@ -22,8 +22,8 @@ def claim_modules(module: str, folders: Iterable[Path]) -> None:
     that is computed are not seen.
     """
     folders = tuple(folder.resolve() for folder in folders)
-    own = _projects.get(module)
-    if own is None or not _is_imported(module, own):
+    own = _projects.get(module, {})
+    if not _is_imported(module, own) or own[module] != _find_first(module, folders):
         own = _list_modules(module, folders)
     _folders.update(folders)
     for name, file in own.items():
@@ -51,7 +51,7 @@ _folders: set[Path] = set()
 def refuse_namesake(module: str, folders: Iterable[Path]) -> None:
     """Raise SetupError if another module of this name was imported, such as the agent of another configuration."""
     imported = _find_imported(module)
-    meant = next((file for folder in folders if (file := _find_file(folder.resolve(), module)) is not None), None)
+    meant = _find_first(module, tuple(folder.resolve() for folder in folders))
     if None not in (imported, meant) and imported != meant:
         raise SetupError(
             f"the module {module!r} was already imported from {imported}; {meant} has the same name, {_ADVICE}"
@@ -97,11 +97,16 @@ def _list_modules(module: str, folders: tuple[Path, ...]) -> dict[str, Path]:
             continue
         seen.add(name)
         waiting += [name.rpartition(".")[0]] if "." in name else []
-        file = next((file for folder in folders if (file := _find_file(folder, name)) is not None), None)
+        file = _find_first(name, folders)
         if file is not None:
             found[name] = file
             waiting += _list_imports(file, name)
     return found
+
+
+def _find_first(module: str, folders: tuple[Path, ...]) -> Path | None:
+    """The file that a module has in the first of the folders that have one."""
+    return next((file for folder in folders if (file := _find_file(folder, module)) is not None), None)
 
 
 def _find_file(folder: Path, module: str) -> Path | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from promptiter.config.loading import load_agent
+from promptiter.config.namesakes import claim_modules
 from promptiter.errors import SetupError
 
 NOTHING: Mapping[str, str] = {}
@@ -104,3 +106,13 @@ def test_a_project_that_is_no_longer_imported_has_no_names(tmp_path: Path) -> No
         )
         assert load(folder, "bot") == name
         del sys.modules["bot"], sys.modules["prompts"]
+
+
+def test_a_metric_with_the_module_name_of_another_project_is_refused(tmp_path: Path) -> None:
+    folders = [write(tmp_path / name, "checks", "") for name in ("first", "second")]
+    claim_modules("checks", folders[:1])
+    sys.path.insert(0, str(folders[0]))
+    import_module("checks")
+    claim_modules("checks", folders[:1])
+    with pytest.raises(SetupError, match=r"'checks' was already imported from .*/first/checks.py; .*/second/checks.py"):
+        claim_modules("checks", folders[1:])

@@ -80,7 +80,7 @@ async def test_a_run_that_is_resumed_while_a_sweep_takes_it_is_worked_on_once() 
         await manager.resume(run_id)
         await gated.waits.wait()
         app.go.set()
-        await asyncio.sleep(0.2)  # the sweep goes on
+        await asyncio.sleep(0.2)  # the sweep continues
         assert sum(number for *_, number in manager.count_works()) == count_tasks(run_id) == 1
         await manager.close(timeout_s=0.01)
     async with managing(EngineApp(other.engine), store) as manager:

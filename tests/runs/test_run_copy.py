@@ -104,7 +104,7 @@ async def test_a_zip_file_writes_only_the_files_of_a_copy(tmp_path: Path) -> Non
     packed = io.BytesIO()
     pack_copy(tmp_path / "copy", packed)
     with zipfile.ZipFile(packed, "a") as archive:
-        for name in ("../outside", "/tmp/outside-of-it", "stop", "sub/run.json"):
+        for name in ("../outside", "/outside-of-it", "stop", "sub/run.json"):
             archive.writestr(name, "x")
     unpack_copy(packed, tmp_path / "in" / "it")
     assert sorted(each.name for each in (tmp_path / "in").rglob("*")) == ["it", "journal.jsonl", "run.json"]

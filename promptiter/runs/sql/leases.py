@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -168,7 +169,7 @@ class LeaseKeeper:
             try:
                 self._look(held)
                 if is_due:
-                    self._database.write(lambda connection, held=held: self._renew_all(connection, held))  # type: ignore[misc]
+                    self._database.write(partial(self._renew_all, held=held))
                     renewed = time.monotonic()
                 fails = False
             except Exception as error:  # noqa: BLE001 - an append raises it too; the next turn tries it again

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Select, false, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, false, or_, select
 
 from promptiter.runs.run_list import ListedRun, ListedStatus, RunQuery
 from promptiter.runs.sql.database import Database
@@ -26,8 +27,7 @@ def read_rows(database: Database, app: str, query: RunQuery, *, now: Callable[[]
     """Yield the runs of an app that a query may ask for, in the descending order of their ids."""
     cursor = query.cursor
     while True:
-        wanted = _select(app, query, cursor)
-        rows = database.read(lambda connection, wanted=wanted: connection.execute(wanted).all())  # type: ignore[misc]
+        rows = database.read(partial(_fetch, wanted=_select(app, query, cursor)))
         moment = now()
         for row in rows:
             yield list_row(row, now=moment)
@@ -74,6 +74,10 @@ def find_status(status: ListedStatus, *, is_held: bool, is_cancelled: bool) -> L
     if is_cancelled:
         return "cancelled"
     return "interrupted" if status == "running" else status
+
+
+def _fetch(connection: Connection, wanted: Select[Any]) -> Sequence[Row[Any]]:
+    return connection.execute(wanted).all()
 
 
 def _select(app: str, query: RunQuery, cursor: str | None) -> Select[Any]:

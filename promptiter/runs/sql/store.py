@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
+from functools import partial
 from itertools import count
 
 import orjson
@@ -89,7 +90,7 @@ class SqlStore:
             yield SqlRun(self._database, self._writer, taken[0], keeper=self._keeper, now=self._now, app=self._app)
         finally:
             for lease in taken:
-                await run_in_thread(lambda lease=lease: self._keeper.release(lease))  # type: ignore[misc]
+                await run_in_thread(partial(self._keeper.release, lease))
 
     async def view(self, run_id: str) -> SqlView:
         def read(connection: Connection) -> tuple[int, bytes | None]:
@@ -140,7 +141,7 @@ class SqlStore:
         for number in count(1):
             kept = header.model_copy(update={"run_id": number_id(header.run_id, number)})
             try:
-                self._database.write(lambda connection, kept=kept: self._insert(connection, kept))  # type: ignore[misc]
+                self._database.write(partial(self._insert, header=kept))
             except IntegrityError:  # there is a run with this id
                 continue
             return kept
