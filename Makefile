@@ -43,8 +43,9 @@ check: $(VENV)/.dev   ## lint, types, import contract
 docs: $(VENV)/.docs   ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-schema: $(VENV)/.dev   ## generate the JSON Schema of promptiter.yaml again
+schema: $(VENV)/.dev   ## generate the JSON Schemas of promptiter.yaml and task.yaml again
 	$(BIN)/python -m promptiter.config.schema
+	$(BIN)/python -m promptiter.config.task_yaml.task_schema
 
 bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.bench_imports
@@ -61,6 +62,7 @@ bench: $(VENV)/.dev   ## measure, compared with lower bounds of the same run
 	$(BIN)/python -m benchmarks.bench_stores
 	$(BIN)/python -m benchmarks.bench_server
 	$(BIN)/python -m benchmarks.bench_server --two-servers
+	$(BIN)/python -m benchmarks.bench_sandbox
 	$(BIN)/python -m benchmarks.bench_rounds
 	$(BIN)/python -m benchmarks.bench_growth
 	$(BIN)/python -m benchmarks.bench_bars

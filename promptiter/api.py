@@ -20,6 +20,13 @@ from promptiter.config.configured_run import ConfiguredEvaluation, ConfiguredRun
 from promptiter.config.file import FILE_NAME, ParsedConfig, merge_settings, read_config, read_document, read_file
 from promptiter.config.loading import make_importable
 from promptiter.config.overlay import read_overlay, rebuild_overlaid_run
+from promptiter.config.refinement import (
+    ConfiguredRefinement,
+    build_case_refinement,
+    build_refinement,
+    check_case_settings,
+)
+from promptiter.config.refinement_settings import RefinementSettings
 from promptiter.config.run_project import find_run_project
 from promptiter.engine.engine import Engine
 from promptiter.errors import SetupError, UnknownSurfaceError
@@ -27,11 +34,13 @@ from promptiter.llm.redaction import MASK
 from promptiter.runs.apply import ApplyReport, apply_result, revert_result
 from promptiter.runs.commit_message import write_commit_message, write_revert_message
 from promptiter.runs.directory import RunDirectory
+from promptiter.runs.header import FILE_NAME as HEADER
 from promptiter.runs.header import Configuration, PythonParts, RunHeader, read_header
 from promptiter.runs.python_parts import rebuild_run
 from promptiter.runs.search_comparison import SearchComparison
 from promptiter.runs.summary import read_result, summarize
 from promptiter.sources import Source
+from promptiter.tasks.refine.seeds import is_run_folder
 from traces.model import Json
 
 DISPLAY_KEYS = ("quiet", "json", "review", "require")
@@ -114,6 +123,37 @@ def compare_searches(
     """
     plan = plan_comparison(configs, seeds=seeds, budget=budget, folder=folder, environ=environ)
     return run_comparison(plan, parallel=parallel)
+
+
+def load_refinement(
+    folder: str | os.PathLike[str] | None,
+    settings: RefinementSettings | None = None,
+    *,
+    target: str | None = None,
+    case_id: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ConfiguredRefinement:
+    """Load the refinement of a finished result, as `promptiter refine` does. Nothing is spent yet.
+
+    The result is a case of a run, a folder with a rubric, a run of another program, or the best run of a `target`.
+    """
+    path = None if folder is None else Path(folder)
+    if path is None or is_run_folder(path) or not (path / HEADER).is_file():
+        if case_id is not None:
+            raise SetupError(f"--case {case_id!r} is for runs of promptiter; this result has no cases. Leave it out")
+        return build_refinement(path, settings, target=target, environ=environ)
+    settings = settings or RefinementSettings()
+    check_case_settings(path, settings)
+    given: dict[str, Json] = {} if settings.max_usd is None else {"budget": {"max_usd": settings.max_usd}}
+    configured = load_resume(path, settings=given, environ=environ)
+    return build_case_refinement(
+        path,
+        engine=configured.engine,
+        checked=configured.checked,
+        section=configured.config.refine,
+        settings=settings,
+        case_id=case_id,
+    )
 
 
 def apply_run(
@@ -270,12 +310,14 @@ def _restore_secrets(then: Json, now: Json, *, file: Path, place: str = "") -> J
 __all__ = [
     "ApplyReport",
     "ConfiguredEvaluation",
+    "ConfiguredRefinement",
     "ConfiguredRun",
     "RunDirectory",
     "SearchComparison",
     "apply_run",
     "compare_searches",
     "load_evaluation",
+    "load_refinement",
     "load_rerun",
     "load_resume",
     "load_run",

@@ -98,6 +98,7 @@ SEARCHES: Registry[Callable[..., Any]] = Registry(
         "backprop": "promptiter.search.rounds:BackpropRounds",
         "cheaper": "promptiter.search.cheaper:ModelDownsizing",
         "coordinate_descent": "promptiter.search.descent.search:CoordinateDescent",
+        "edits": "promptiter.search.edits:EditSearch",
         "few_shot": "promptiter.search.few_shot:FewShotSearch",
         "fewer_tokens": "promptiter.search.shorter:PromptShortening",
         "gepa": "promptiter.search.gepa:GepaSearch",

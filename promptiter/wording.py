@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from traces.text import one_line
@@ -91,3 +91,13 @@ def shorten(value: object, *, limit: int = 120) -> str:
         return f"an object of class {type(value).__name__}"
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
+
+
+MAX_FIGURES = 4
+"""Maximum number of figures that a line names; the others are in the details."""
+
+
+def list_figures(figures: Mapping[str, float]) -> str:
+    """What a scorer measured, in its own units: `score 0.4, length_tokens 41`."""
+    shown = [f"{name} {value:.6g}" for name, value in figures.items()][:MAX_FIGURES]
+    return ", ".join(shown)

@@ -30,9 +30,9 @@ load_evaluation load_run optimize resume_run
 NAMESPACES = "agents backprop endpoint evaluation llm observers offline policies runs search server stages"
 COMMANDS = (
     "agent serve, apply, cache clear, cache stats, check, compare, db sql, db upgrade, describe, evaluate, export, "
-    "gate, gateway, init, learn, noise, rejudge, report, rerun, restore, resume, run, runs, schema, serve, show, stop, "
-    "test optimize, test run, token, trace export, trace import, trace show, trace stats, trace structure, "
-    "trace to-evalset, try"
+    "gate, gateway, init, learn, noise, refine, rejudge, report, rerun, restore, resume, run, runs, schema, serve, "
+    "show, stop, task check, task init, task run, test optimize, test run, token, trace export, trace import, "
+    "trace show, trace stats, trace structure, trace to-evalset, try"
 )
 
 

@@ -16,7 +16,7 @@ import typer
 
 from promptiter.cli.commands import agent as agent_commands
 from promptiter.cli.commands import cache as cache_commands
-from promptiter.cli.commands import db, test, trace
+from promptiter.cli.commands import db, task, test, trace
 from promptiter.cli.commands.apply import apply
 from promptiter.cli.commands.check import check
 from promptiter.cli.commands.compare import compare
@@ -27,6 +27,7 @@ from promptiter.cli.commands.gateway import gateway
 from promptiter.cli.commands.init import init
 from promptiter.cli.commands.learn import learn
 from promptiter.cli.commands.noise import noise
+from promptiter.cli.commands.refine import refine
 from promptiter.cli.commands.rejudge import rejudge
 from promptiter.cli.commands.report import report
 from promptiter.cli.commands.restore import restore
@@ -55,7 +56,24 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    *(init, run, resume, stop, rerun, show, runs, export, report, compare, rejudge, gate, apply, try_edit, learn),
+    *(
+        init,
+        run,
+        resume,
+        stop,
+        rerun,
+        show,
+        runs,
+        export,
+        report,
+        compare,
+        refine,
+        rejudge,
+        gate,
+        apply,
+        try_edit,
+        learn,
+    ),
     *(noise, evaluate, restore, check, describe, gateway, serve, token, schema),
 )
 for _command in _COMMANDS:
@@ -65,6 +83,7 @@ app.add_typer(cache_commands.app, name="cache")
 app.add_typer(db.app, name="db")
 app.add_typer(trace.app, name="trace")
 app.add_typer(test.app, name="test")
+app.add_typer(task.app, name="task")
 
 
 def _print_version(wanted: bool) -> None:

@@ -130,7 +130,7 @@ def _print_warnings(configured: ConfiguredRun, directory: RunDirectory) -> None:
     checked = configured.checked
     test, forecast = checked.test, read_forecast(directory.path)
     unwritable = _find_unwritable(configured) if configured.config.apply else []
-    few = None if test is None else explain_too_few_inputs(test)
+    few = None if test is None or checked.shape == "scorer" else explain_too_few_inputs(test)
     low = [] if forecast is None else describe_low_caps(forecast, read_caps(configured.gateway.budget))
     kept = describe_kept_targets(configured.engine.search, checked.snapshot, checked.targets, shape=checked.shape)
     unused = [*([] if kept is None else [kept]), *([] if few is None else [f"the test set will not be run: {few}"])]

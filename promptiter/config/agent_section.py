@@ -17,7 +17,7 @@ from promptiter.sources.place import parse_place
 from promptiter.structure import Limits
 from traces.model import Json
 
-KINDS = ("python", "call", "command", "http", "remote", "yaml")
+KINDS = ("python", "call", "command", "http", "remote", "yaml", "task")
 """The keys of which an agent has exactly one."""
 
 _PATH = re.compile(r"\S*(?:/\S*|\.(?:md|txt|markdown|prompt|j2|yaml|yml|json))")
@@ -28,7 +28,7 @@ def _parse_agent(value: Json) -> Json:
         return {"python": value}
     if isinstance(value, dict | AgentSection):
         return value
-    raise ValueError("must be module:attr, or a mapping with python, call, command, http, remote or yaml")
+    raise ValueError("must be module:attr, or a mapping with python, call, command, http, remote, yaml or task")
 
 
 def _parse_address(value: Json) -> Json:
@@ -140,7 +140,9 @@ RemoteItem = Annotated[RemoteEntry, BeforeValidator(_parse_address, json_schema_
 
 
 class AgentSection(Section):
-    """The agent: `module:attr`, or a mapping with one of `python`, `call`, `command`, `http`, `remote` and `yaml`."""
+    """The agent: `module:attr`, or a mapping with one of `python`, `call`, `command`, `http`, `remote`,
+    `yaml` and `task`.
+    """
 
     python: str = ""
     """An agent in Python as `module:attr`, or one of an installed package by name. A text instead of the mapping is
@@ -162,6 +164,8 @@ class AgentSection(Section):
     """An agent.yaml of HoloDeck: its model, instructions and tools. With `python`, that agent with the axes of the
     file.
     """
+    task: File | None = None
+    """A task.yaml: files, and the commands that score them. With `scorer: task`."""
     prompts: dict[str, PromptItem] = Field(default_factory=dict)
     """The prompts that may change, by name or surface id: each a file, another place, or a text."""
     name: str = "agent"

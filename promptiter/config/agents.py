@@ -21,7 +21,9 @@ from promptiter.config.agent_yaml.conversion import find_fields
 from promptiter.config.agent_yaml.document import read_agent_file
 from promptiter.config.loading import load_agent, make_importable
 from promptiter.config.namesakes import claim_modules
+from promptiter.config.task_yaml.document import read_task_file
 from promptiter.errors import RequestError, SetupError
+from promptiter.evaluation.scorer import DescribedAgent
 from promptiter.llm.secret import reveal
 from promptiter.references import is_reference, load_reference
 from promptiter.sources import FileSource, Source
@@ -29,6 +31,7 @@ from promptiter.sources.field import FieldSource, join_path
 from promptiter.sources.place import open_place
 from promptiter.sources.yaml_field import YamlField
 from promptiter.structure import NO_LIMITS
+from promptiter.tasks.files.workspace import name_surface, open_workspace
 
 _ONLY_FOR: Mapping[str, tuple[str, ...]] = {
     "prompts": ("call", "command", "http"),
@@ -63,6 +66,8 @@ def build_agent(section: AgentSection, *, folders: Iterable[Path] = (), hosts: A
         return load_agent(section.python, folders=folders)
     if section.yaml is not None:
         return _build_from_yaml(section.yaml, section.python, folders)
+    if section.task is not None:
+        return DescribedAgent(open_workspace(read_task_file(section.task).task).structure)
     if section.remote is not None:
         return RemoteAgent(
             section.remote.url,
@@ -131,6 +136,10 @@ def find_prompt_sources(section: AgentSection, *, file: Path, exclude: Iterable[
     found: dict[str, Source] = {}
     if section.yaml is not None and not section.python:
         found = {name: each for name, each in _find_yaml_sources(section.yaml).items() if name not in {*exclude}}
+    if section.task is not None:
+        workspace = open_workspace(read_task_file(section.task).task)
+        sources = {name_surface(path): workspace.find_source(path) for path in workspace.paths}
+        found = {name: each for name, each in sources.items() if name not in {*exclude}}
     for name, entry in section.prompts.items():
         surface_id = find_surface_id(name)
         if surface_id in exclude:

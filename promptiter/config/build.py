@@ -32,6 +32,8 @@ from promptiter.config.parts import build_part
 from promptiter.config.problems import Problems
 from promptiter.config.run_request import build_request, check_configured_request, load_profile, load_teacher
 from promptiter.config.search import build_search, build_stages, find_models_of_stages
+from promptiter.config.task_yaml.document import read_task_file
+from promptiter.config.task_yaml.parts import list_read_files
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import check_models, list_models_of_evaluator
 from promptiter.errors import RequestError
@@ -248,7 +250,10 @@ class _RunBuilder:
             file=str(parsed.file.absolute()),
             settings=dict(parsed.settings),
             document=dict(parsed.document),
-            files={"metrics": str(metrics)} if isinstance(metrics, Path) else {},
+            files={
+                **({"metrics": str(metrics)} if isinstance(metrics, Path) else {}),
+                **({} if self.config.agent.task is None else list_read_files(read_task_file(self.config.agent.task))),
+            },
             code=_find_source(self.config.agent.reference),
         )
 

@@ -39,10 +39,12 @@ from promptiter.config.fields import (
 )
 from promptiter.config.model_sections import Models, find_declared_settings
 from promptiter.config.optimizer_json.conversion import convert_optimizer_json, is_optimizer_json
+from promptiter.config.refine_section import RefineSection
 from promptiter.config.renamed_keys import drop_key, find_renamed_keys
 from promptiter.config.sections import (
     Acceptance,
     BudgetCaps,
+    EditLimitsEntry,
     EvaluationSection,
     FinalTestEntry,
     FinalTestSection,
@@ -57,6 +59,8 @@ from promptiter.config.sections import (
     Stop,
 )
 from promptiter.config.stages_section import StageEntry, Stages, StagesEntry
+from promptiter.config.task_yaml.conversion import convert_task_yaml
+from promptiter.config.task_yaml.document import is_task_yaml
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.evaluation.metrics.metric_files import MetricsFile
@@ -86,7 +90,9 @@ class RunConfig(Section):
     cases: Files = ()
     """Instead of `train` and `validation`: eval sets for both. The verdict is then only about these cases."""
     scorer: Part | None = None
-    """Instead of eval sets and metrics: a function that scores a whole profile, as `module:attr`."""
+    """Instead of eval sets and metrics: a function that scores a whole profile, as `module:attr`; `task`: the commands
+    of the agent's task.yaml.
+    """
     test: Files = ()
     """Eval sets that the search never sees; the final test uses them to check whether a gain holds for new cases."""
     data: Files = ()
@@ -123,6 +129,8 @@ class RunConfig(Section):
     """`score`, `fewer_tokens` or `cheaper`."""
     acceptance: Acceptance = Acceptance()
     """Which candidates are accepted."""
+    edit_limits: EditLimitsEntry = EditLimitsEntry()
+    """How much a candidate may change about the profile that it was made from: `max_files`, `max_changed_lines`."""
     final_test: FinalTestEntry = FinalTestSection()
     """The test at the end. `false` adopts what was accepted without a test."""
     alpha: Chance = 0.05
@@ -182,6 +190,8 @@ class RunConfig(Section):
     """Print one line."""
     require: Literal["unseen"] | None = None
     """`unseen`: exit with code 8 unless the gain is shown for new cases (`improved`)."""
+    refine: RefineSection = RefineSection()
+    """How `promptiter refine` improves one finished result."""
     server: ServerSection = ServerSection()
     """What requests to `promptiter serve` may name."""
 
@@ -270,7 +280,7 @@ def _list_models(document: Mapping[str, Json]) -> Iterable[str]:
 
 
 def read_file(file: Path, *, environ: Mapping[str, str] | None = None) -> dict[str, Json]:
-    """The content of a configuration file, unchecked; optimizer.json and agent.yaml as keys of promptiter.yaml."""
+    """The content of a configuration file, unchecked; that of another tool or task as keys of promptiter.yaml."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -285,6 +295,8 @@ def read_file(file: Path, *, environ: Mapping[str, str] | None = None) -> dict[s
         return convert_optimizer_json(value, file=file, environ=os.environ if environ is None else environ)
     if is_agent_yaml(value):
         return convert_agent_yaml(value, file=file)
+    if is_task_yaml(value):
+        return convert_task_yaml(value, file=file, environ=os.environ if environ is None else environ)
     given = {key: each for key, each in value.items() if each is not None}
     return {key: each if key in WITH_NULLS else _drop_nulls(each) for key, each in given.items()}
 

@@ -9,16 +9,21 @@ from operator import or_
 from promptiter.agents.base import Agent
 from promptiter.agents.runner import Runner, load_runner
 from promptiter.config.eval_sets import SetsByKey
+from promptiter.config.file import RunConfig
 from promptiter.config.parts import build_scorer
-from promptiter.config.policies import build_acceptance, build_final_test, build_goal, build_stop
+from promptiter.config.policies import build_acceptance, build_edit_limits, build_final_test, build_goal, build_stop
 from promptiter.config.problems import Problems
 from promptiter.config.search import find_models_of_stages
+from promptiter.config.task_yaml.conversion import SCORER as TASK_SCORER
+from promptiter.config.task_yaml.document import read_task_file
+from promptiter.config.task_yaml.parts import build_task_scorer
 from promptiter.engine.model_checks import check_models
 from promptiter.engine.request import RunRequest
 from promptiter.engine.request_checks import CheckedRequest, check_request
 from promptiter.engine.round_limits import complete_limits, find_own_limit
-from promptiter.errors import UnknownSurfaceError
+from promptiter.errors import SetupError, UnknownSurfaceError
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.scorer import Scorer
 from promptiter.policies.acceptance import AnyGain
 from promptiter.policies.callback_stop import CallbackStop
 from promptiter.profile import Profile
@@ -64,11 +69,12 @@ def build_request(
         validation=sets.get("validation"),
         cases=sets.get("cases"),
         test=sets.get("test"),
-        scorer=problems.attempt(partial(build_scorer, config.scorer)) if config.scorer else None,
+        scorer=problems.attempt(partial(_build_scorer, config)),
         initial_profile=load_profile(problems),
         teacher=load_teacher(problems),
         judge=config.judge,
         acceptance=problems.attempt(accepts, place="acceptance") or AnyGain(),
+        edit_limits=build_edit_limits(config.edit_limits),
         final_test=build_final_test(config.final_test),
         alpha=config.alpha,
         stop=stop,
@@ -83,6 +89,16 @@ def build_request(
         seed=config.seed,
     )
     return complete_limits(request, search)
+
+
+def _build_scorer(config: RunConfig) -> Scorer | None:
+    if config.scorer is None:
+        return None
+    if config.scorer.name != TASK_SCORER:
+        return build_scorer(config.scorer)
+    if config.agent.task is None:
+        raise SetupError("scorer: 'task' is that of a task.yaml; name the file as agent: {task: task.yaml}")
+    return build_task_scorer(config.agent.task)
 
 
 def check_configured_request(
@@ -121,8 +137,14 @@ def _check_sources(problems: Problems, agent: Agent) -> None:
 
 
 def _check_models(problems: Problems, request: RunRequest, agent: Agent, evaluator: Evaluator) -> None:
+    config = problems.parsed.config
     teacher = request.teacher if isinstance(request.teacher, str) else None
-    others = {"teacher": teacher, **find_models_of_stages(problems.parsed.config)}
+    judges = () if config.agent.task is None else read_task_file(config.agent.task).task.judges
+    others = {
+        "teacher": teacher,
+        **{f"judges.{each.metric}": each.model for each in judges if not is_reference(each.model)},
+        **find_models_of_stages(config),
+    }
     if request.judge is not None:
         evaluator = evaluator.with_judge(request.judge)
     check_models(agent, evaluator, profile=request.initial_profile, others=others)

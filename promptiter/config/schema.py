@@ -6,18 +6,14 @@ writes beside promptiter.yaml. `make schema` generates it again.
 
 from __future__ import annotations
 
-import ast
-import inspect
 from collections.abc import Sequence
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
-from textwrap import dedent
-from typing import cast
 
 import orjson
 from pydantic import BaseModel
 
+from promptiter.config.descriptions import read_descriptions
 from promptiter.config.fields import Section
 from promptiter.config.file import WITH_NULLS, RunConfig
 from promptiter.config.model_sections import Models
@@ -57,20 +53,6 @@ def build_schema() -> bytes:
     for key, registry in (("search", SEARCHES), ("executor", EXECUTORS)):
         keys[key]["anyOf"] = _offer_names(keys[key]["anyOf"], registry.built_in_names)
     return orjson.dumps(_tidy(whole), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-def read_descriptions(section: type[BaseModel]) -> dict[str, str]:
-    """The docstring of each field of a section, by its key in the file. Those of the section it extends come first."""
-    [base, *_] = section.__bases__
-    texts = read_descriptions(base) if issubclass(base, BaseModel) and base.model_fields else {}
-    [definition] = ast.parse(dedent(inspect.getsource(section))).body
-    body = cast("ast.ClassDef", definition).body
-    for field, after in pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
-            name = field.target.id
-            key = section.model_fields[name].alias or name
-            texts[key] = " ".join(str(cast("ast.Constant", after.value).value).split())
-    return texts
 
 
 def _describe_metrics() -> dict[str, Json]:

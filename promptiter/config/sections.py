@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from promptiter.config.fields import (
     Above0,
@@ -144,6 +144,63 @@ class TieBreakEntry(Section):
     """Allow figures of the clock, which differ from run to run."""
 
 
+def _require_side(schema: dict[str, Any]) -> None:
+    """Add to the JSON schema that exactly one side is given, which pydantic does not know."""
+    schema["oneOf"] = [{"required": [key], "properties": {key: {"type": "string"}}} for key in schema["properties"]]
+
+
+class TieBreakerEntry(Section):
+    """A figure that is better when it is `lower`, or when it is `higher`."""
+
+    model_config = ConfigDict(json_schema_extra=_require_side)
+
+    lower: str | None = None
+    """A figure of which less is better."""
+    higher: str | None = None
+    """A figure of which more is better."""
+
+    @model_validator(mode="after")
+    def _require_one(self) -> Self:
+        if (self.lower is None) == (self.higher is None):
+            raise ValueError("needs exactly one of lower and higher")
+        return self
+
+
+class FigureGainEntry(Section):
+    """A figure of the scorer must be better; if it is equal or close, the first tie-breaker that differs decides."""
+
+    figure: str
+    """The figure that decides."""
+    direction: Literal["maximize", "minimize"] = "maximize"
+    """Whether more or less is better."""
+    min_gain: Amount = 0.0
+    """A difference up to this is a tie."""
+    tie_breakers: tuple[TieBreakerEntry, ...] = ()
+    """Figures that decide ties, in order: `lower: runtime_s`, `higher: coverage`."""
+    sigma: Amount = 0.0
+    """With repeats, a difference within so many times the spread of equal runs is a tie."""
+
+
+class BoundEntry(Section):
+    """A figure of the scorer, in its own units, compared with a value."""
+
+    figure: str
+    """The figure that is bounded."""
+    op: Literal["<=", "<", ">=", ">", "==", "!="]
+    """How it must compare."""
+    value: Finite
+    """With what. True and false count as 1 and 0."""
+
+
+class EditLimitsEntry(Section):
+    """How much a candidate may change about the profile that it was made from."""
+
+    max_files: Count | None = None
+    """Surfaces."""
+    max_changed_lines: Count | None = None
+    """Lines that are added or removed."""
+
+
 class Acceptance(Section):
     """What a candidate must show; all conditions must hold. Without one on the gain, any gain above 0 counts."""
 
@@ -155,6 +212,12 @@ class Acceptance(Section):
     """
     tie_break: TieBreakEntry | None = None
     """Figures that decide between close scores: `by`, `min_gain` (0), `measured` (`false`)."""
+    figure_gain: FigureGainEntry | None = None
+    """A figure of the scorer that must be better: `figure`, `direction` (`maximize`), `min_gain` (0),
+    `tie_breakers`, `sigma` (0).
+    """
+    bounds: tuple[BoundEntry, ...] = ()
+    """Bounds of figures of the scorer: `figure`, `op` and `value`. They are checked first."""
     no_regression: Flag = False
     """Every case that passed must still pass."""
     protected: Names = ()
@@ -210,6 +273,8 @@ class Stop(StopConditions):
 
     stop_file: File | None = None
     """Stops when this file exists."""
+    max_failures: Count | None = None
+    """Candidates that crashed."""
 
 
 class Caps(Section):

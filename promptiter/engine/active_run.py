@@ -199,6 +199,7 @@ class ActiveRun:
             objective=self.request.objective,
             elapsed_s=self.meter.elapsed_s,
             evaluations=self.evaluations.paid,
+            crashes=self.state.crashes,
             spent=self.meter.spent,
             user_stop=self._interrupt.reason,
             test_now=self._interrupt.test_now,

@@ -107,10 +107,12 @@ class Comparison:
         *,
         known: Sequence[CaseRow] = (),
         train: tuple[Evaluation, Evaluation] | None = None,
+        compares_records: bool = False,
     ) -> None:
         self._validator = validator
         self._candidate = candidate
         self._known = known
+        self._compares_records = compares_records
         self._known_train = None if train is None else _pair_evaluations(*train)
         self._validation: PairedEvaluation | None = None
         self._train: PairedEvaluation | None = None
@@ -133,7 +135,9 @@ class Comparison:
 
     async def _validate(self, request: MoreEvidence | None) -> None:
         """Run validation for the first time, with more repeats than usual if the request asks for them."""
-        pair = await self._validator.run_first(self._candidate, known=self._known)
+        pair = await self._validator.run_first(
+            self._candidate, known=self._known, compares_records=self._compares_records
+        )
         missing = 0 if request is None else request.repeats - self._validator.repeats
         if request is not None and missing > 0:
             pair = await self._validator.run_more(replace(request, repeats=missing), pair, self._candidate)
@@ -190,14 +194,18 @@ class Validator:
         )
         return before, after
 
-    async def run_first(self, candidate: Profile, *, known: Sequence[CaseRow] = ()) -> PairedEvaluation:
+    async def run_first(
+        self, candidate: Profile, *, known: Sequence[CaseRow] = (), compares_records: bool = False
+    ) -> PairedEvaluation:
         """Run both profiles on validation, with the repeats that an evaluation of this run has.
 
-        If rows of the candidate are `known` for all that the record of the accepted profile has, nothing is run.
+        If rows of the candidate are `known` for all that the record of the accepted profile has, nothing is run. If the
+        search learns from these cases, that holds only if it `compares_records`.
         """
         context, record = self._context, self._context.accepted.validation
         recorded = {(row.case_id, row.repeat) for row in record.rows}
-        if context.shape == "two_sets" and recorded and recorded == {(row.case_id, row.repeat) for row in known}:
+        may_compare = compares_records or context.shape == "two_sets"
+        if may_compare and recorded and recorded == {(row.case_id, row.repeat) for row in known}:
             return await self._compare_records(candidate, known)
         changed = [change.surface_id for change in context.accepted.profile.changes(candidate, context.snapshot)]
         affected = self.find_affected_cases(record.rows, changed)

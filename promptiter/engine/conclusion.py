@@ -44,21 +44,28 @@ from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores, select_first
 from promptiter.evaluation.stats.power import find_smallest_gain
 from promptiter.evaluation.surface_reads import find_shared_prompts
+from promptiter.policies.acceptance import decide
+from promptiter.policies.constraints import decides_by_figures, list_figures
+from promptiter.policies.evidence import AcceptanceDecision, Evidence, has_noise
+from promptiter.policies.figures import has_figure_noise
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goal_test import decide_for_goal
 from promptiter.policies.paired_runs import PairedRuns
 from promptiter.policies.sigma_gain import skips_holdout
 from promptiter.policies.verdict import FEWEST_CASES, Conclusion, Verdict
 from promptiter.runlog.payloads import FinalTestFinished, FinishedMeasured
-from promptiter.wording import join_names, plural
+from promptiter.wording import format_score, join_names, plural
 
 MAX_NAMES = 5
 """Maximum number of surfaces that a reason names."""
 
 
 async def conclude_by_final_test(active: ActiveRun, rule: FinalTest) -> Conclusion:
-    """Test the accepted profile, after an ablation has removed parts that do not help, and return the conclusion."""
-    if rule.ablate and active.request.goal.kind == "score":
+    """Test the accepted profile, after an ablation has removed parts that do not help, and return the conclusion.
+
+    There is no ablation if raw figures decide: it removes what no score shows, such as the part that met a bound.
+    """
+    if rule.ablate and active.request.goal.kind == "score" and not decides_by_figures(active.request.acceptance):
         await ablate(active)
     if (budget := active.evaluator.gateway.budget) is not None:
         budget.release()
@@ -178,7 +185,24 @@ class _TestedGain:
                 await self.active.record_budget_end(ended)
                 result = replace(result, outcome="not_shown", reason=f"{result.reason}: {ended.message}")
                 break
-        return await self._finish(result, self.arms)
+        return await self._finish(self._look_at_figures(result), self.arms)
+
+    def _look_at_figures(self, result: FinalTestResult) -> FinalTestResult:
+        """The result, or that of the figures if the scores are the same and raw figures break the tie.
+
+        They must be the same in every repeat: there is no test for figures with noise.
+        """
+        policy, arms = self.active.request.acceptance, self.arms
+        if result.gain != 0 or self.problem is not None or not decides_by_figures(policy):
+            return result
+        names = list_figures(policy)
+        if any(has_figure_noise(names, each) or has_noise(each) for each in (arms.before, arms.after)):
+            return result
+        decision = decide(policy, Evidence(accepted=arms.before, candidate=arms.after))
+        if not isinstance(decision, AcceptanceDecision) or not decision.accepted:
+            return result
+        repeats = plural(arms.scores[0].repeats_made, "repeat")
+        return replace(result, outcome="shown", reason=f"{decision.reason}; the same in {repeats}")
 
     def _look(self) -> FinalTestResult:
         self.problem = self.arms.problem
@@ -207,6 +231,8 @@ class _TestedGain:
         few = None if test is None else explain_too_few_inputs(test)
         if test is not None and few is None:
             return self._conclude_with_test_set(test, on_validation, await self._test_new_cases(test))
+        if test is not None and self.active.shape == "scorer":
+            return self._conclude_with_few_holdouts(on_validation, await self._test_new_cases(test))
         reasons = () if few is None else (f"the test set was not run: {few}",)
         obstacle = find_obstacle(self.active, self.warning)
         if obstacle is not None:
@@ -327,6 +353,20 @@ class _TestedGain:
             return self.conclude("improved", [on_validation, on_test])
         why = explain_not_shown(on_test, count_inputs(test, "test case"), self.goal)
         return self._conclude_for_these_cases([on_validation, on_test], obstacle=f"{why}; give more test cases")
+
+    def _conclude_with_few_holdouts(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
+        """Conclude a gain of a scorer whose hold-out has too few cases to show it, but may show that it is no gain."""
+        assert self.on_test is not None, "the hold-out was run"
+        objective = self.active.request.objective
+        before, after = (each.objective(objective) for each in (self.on_test.before, self.on_test.after))
+        figures = f"the hold-out, which the search never saw, is {format_score(after)}, was {format_score(before)}"
+        results = [on_validation, on_test]
+        if before is not None and self.on_test.before.is_reliable and (after is None or after < before):
+            reason = f"{figures}: it got worse, so the gain may be specific to what the search measured"
+            return self.conclude("overfit_risk", results, reason)
+        if self.problem is not None:
+            return self._conclude_for_these_cases([on_validation], figures, obstacle=self.problem)
+        return self._conclude_for_these_cases(results, figures, obstacle=on_test.reason)
 
     def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
         """Return the verdict with its evidence: the results of the test first, then other reasons."""

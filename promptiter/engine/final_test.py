@@ -31,6 +31,7 @@ from promptiter.policies.paired_runs import PairedRuns, count_paired_runs
 from promptiter.policies.pairing import leave_out_lost_pairs, pair_scores, renumber_repeats
 from promptiter.runlog.events import Phase
 from promptiter.runlog.payloads import BudgetReserved, ReservedMeasured
+from promptiter.runlog.results import RunShape
 from traces import Usage
 
 MAX_RESERVED_SHARE = 0.5
@@ -160,9 +161,13 @@ async def reserve_for_final_test(active: ActiveRun) -> None:
         budget.hold(found.expected, share=MAX_RESERVED_SHARE, spent=spent - found.before)
 
 
-def count_test_runs(cases: int) -> int:
-    """The runs of one profile on a test set of this size; 0 if it is too small to decide anything, and is not run."""
-    return 0 if explain_too_few_new_cases(cases) is not None else TEST_SET_REPEATS * cases
+def count_test_runs(cases: int, *, shape: RunShape) -> int:
+    """The runs of one profile on a test set of this size; 0 if it is too small to decide anything, and is not run.
+
+    The hold-out of a scorer is always run: its cases are few, and may show that a gain is specific to the scorer.
+    """
+    is_run = shape == "scorer" or explain_too_few_new_cases(cases) is None
+    return TEST_SET_REPEATS * cases if is_run else 0
 
 
 def _estimate_cost(active: ActiveRun, rule: FinalTest) -> Spending:
@@ -172,7 +177,7 @@ def _estimate_cost(active: ActiveRun, rule: FinalTest) -> Spending:
     """
     rows = active.baseline.validation.rows
     repeats = count_repeats(plan_final_test(active.request.alpha, repeats=rule.repeats))
-    test_runs = 0 if active.test is None else count_test_runs(len(active.test.cases))
+    test_runs = 0 if active.test is None else count_test_runs(len(active.test.cases), shape=active.shape)
     runs = 2 * (repeats * len(active.validation.cases) + test_runs) / max(1, len(rows))
     judges = active.meter.ledger.by_role().get("judge", Spending())
     usage = active.baseline.validation.usage

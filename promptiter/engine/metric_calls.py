@@ -14,6 +14,7 @@ from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
+from promptiter.runlog.results import RunShape
 from promptiter.wording import plural
 
 FINAL_PHASES = frozenset(("final_test", "test"))
@@ -28,10 +29,14 @@ def name_call(case_id: str, *, number: int | None, phase: str, profile_digest: s
     return (None if phase in FINAL_PHASES else number), phase, profile_digest, case_id
 
 
-def count_final_test_calls(validation: EvalSet, test: EvalSet | None) -> int:
-    """The metric calls of a final test: two profiles on the validation cases, and on a test set of enough cases."""
+def count_final_test_calls(validation: EvalSet, test: EvalSet | None, *, shape: RunShape = "two_sets") -> int:
+    """The metric calls of a final test: two profiles on the validation cases, and on a test set of enough cases.
+
+    The hold-out of a scorer is always run.
+    """
     cases = 0 if test is None else len(test.cases)
-    return 2 * (len(validation.cases) + (cases if explain_too_few_new_cases(cases) is None else 0))
+    is_run = shape == "scorer" or explain_too_few_new_cases(cases) is None
+    return 2 * (len(validation.cases) + (cases if is_run else 0))
 
 
 def count_calls(evaluations: Iterable[Evaluation]) -> int:

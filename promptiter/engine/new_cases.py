@@ -106,7 +106,7 @@ def _explain_obstacle(shape: RunShape, *, reader: ValidationReader | None, is_fi
 
 
 def _advise(shape: RunShape, given: EvalSet | None) -> str:
-    return "give cases instead of it" if shape == "scorer" else advise_test_set(given)
+    return "give cases, or a hold-out" if shape == "scorer" else advise_test_set(given)
 
 
 def advise_test_set(given: EvalSet | None) -> str:

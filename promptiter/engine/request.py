@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from promptiter.evaluation.evaluator import EvaluationOptions
     from promptiter.evaluation.result import Objective
     from promptiter.evaluation.scorer import Scorer, ScorerFunction
+    from promptiter.policies.edit_limits import EditLimits
     from promptiter.policies.stopping import StopPolicy
     from promptiter.profile import Profile
     from promptiter.stages.losses import LossHint, LossPlacement
@@ -51,6 +52,8 @@ class RunRequest:
     descent, is stopped by a perfect validation only. `max_metric_calls` is a hard cap on the cases that the run
     evaluates, from the baseline to the final test, for which two per case are reserved; repeats of a case count once.
 
+    A candidate that changes more than `edit_limits` allow is rejected before anything runs, in every search.
+
     Another `goal` than the score needs NonInferior as acceptance and a search for that goal, which ends when nothing is
     left to try. The default `seed` is the evaluator's.
     """
@@ -76,6 +79,7 @@ class RunRequest:
     loss_placements: tuple[LossPlacement, ...] = ()
     hints: tuple[LossHint, ...] = ()
     protected: frozenset[str] = frozenset()
+    edit_limits: EditLimits | None = None
     seed: int | None = None
     run_id: str = ""
 

@@ -56,7 +56,9 @@ class CheckedRequest:
     def count_metric_calls(self) -> MetricCalls:
         """A new counter of the metric calls of this request, with what is reserved for its final test."""
         request = self.request
-        reserved = 0 if request.final_test is None else count_final_test_calls(self.validation, self.test)
+        reserved = (
+            0 if request.final_test is None else count_final_test_calls(self.validation, self.test, shape=self.shape)
+        )
         return MetricCalls(request.max_metric_calls, reserved=reserved if request.round_limit > 0 else 0)
 
     def with_run_id(self, run_id: str) -> CheckedRequest:
@@ -93,7 +95,7 @@ def check_request(
     if wrong := [*_shape_problems(request), *find_wrong_types(request)]:
         raise RequestError(wrong)
     given = {name: sets for name in SETS if (sets := getattr(request, name)) is not None}
-    sets = {name: merge_eval_sets(each, name=name) for name, each in given.items()} or {"scorer": SCORER_SET}
+    sets = {name: merge_eval_sets(each, name=name) for name, each in given.items()} or _build_scorer_sets(request)
     shape, train_name, validation_name = _find_shape(sets)
     targets = _select_targets(request, snapshot, search)
     known = [target for target in targets if target in snapshot.surface_ids]
@@ -106,7 +108,7 @@ def check_request(
         *_overlap_problems(sets),
         *_surface_problems(request, snapshot, targets),
         *_policy_problems(request, sets[validation_name], validation_name, evaluator),
-        *_metric_call_problems(request, sets[validation_name], sets.get("test")),
+        *_metric_call_problems(request, sets[validation_name], sets.get("test"), shape),
         *_hint_problems(request, snapshot, evaluator, sets[train_name]),
         *find_price_problems(request, snapshot, evaluator, targets=changeable, agent=agent),
         *_goal_problems(request, snapshot, targets, evaluator),
@@ -134,6 +136,12 @@ def _configure_evaluator(evaluator: Evaluator, request: RunRequest) -> Evaluator
     if request.seed is not None:
         evaluator = evaluator.with_options(replace(evaluator.options, seed=request.seed))
     return evaluator if request.judge is None else evaluator.with_judge(request.judge)
+
+
+def _build_scorer_sets(request: RunRequest) -> dict[str, EvalSet]:
+    """The one case of a scorer, and the cases of its hold-out as the test set."""
+    holdout = None if request.scorer is None else as_scorer(request.scorer).holdout_set
+    return {"scorer": SCORER_SET} | ({} if holdout is None else {"test": holdout})
 
 
 def _find_shape(sets: Mapping[str, EvalSet]) -> tuple[RunShape, str, str]:
@@ -275,7 +283,8 @@ def _policy_problems(request: RunRequest, validation: EvalSet, name: str, evalua
         yield from check_target(request.stop, request.objective)
     if not is_number(request.alpha) or not 0 < request.alpha < 1:
         yield f"alpha is {request.alpha!r}; give a false-positive rate above 0 and below 1, such as 0.05"
-    yield from check_figures(request.acceptance, [metric.name for metric in evaluator.metrics])
+    if request.scorer is None:  # a scorer may record others, which is known once the baseline has run
+        yield from check_figures(request.acceptance, [metric.name for metric in evaluator.metrics])
     known = [case.id for case in validation.cases]
     own = (part.case_ids for part in iter_policies(request.acceptance) if isinstance(part, Protected))
     for case_id in sorted(request.protected.union(*own).difference(known)):
@@ -283,12 +292,14 @@ def _policy_problems(request: RunRequest, validation: EvalSet, name: str, evalua
         yield f"protected case {case_id!r} is not {where}{nearest(case_id, known)}"
 
 
-def _metric_call_problems(request: RunRequest, validation: EvalSet, test: EvalSet | None) -> Iterator[str]:
+def _metric_call_problems(
+    request: RunRequest, validation: EvalSet, test: EvalSet | None, shape: RunShape
+) -> Iterator[str]:
     """Find a cap that leaves nothing for the search, besides the baseline and the final test."""
     cap = request.max_metric_calls
     if cap is None or request.final_test is None or request.round_limit <= 0:
         return
-    baseline, final_test = len(validation.cases), count_final_test_calls(validation, test)
+    baseline, final_test = len(validation.cases), count_final_test_calls(validation, test, shape=shape)
     if cap <= baseline + final_test:
         yield (
             f"max_metric_calls is {cap}, but the baseline takes {baseline} and the final test {final_test}, which "

@@ -28,6 +28,8 @@ from promptiter.errors import (
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.teacher import write_expected_answers
 from promptiter.policies.combine import describe_policy
+from promptiter.policies.constraints import list_figures
+from promptiter.policies.figures import check_recorded_figures
 from promptiter.policies.goals import check_scores
 from promptiter.policies.stop_decision import StopDecision, stop_if
 from promptiter.policies.verdict import Verdict
@@ -175,6 +177,7 @@ class Run:
             return
         if active.request.round_limit > 0:
             check_scores(active.request.goal, active.baseline.validation)
+            check_recorded_figures(list_figures(active.request.acceptance), active.baseline.validation)
             await reserve_for_final_test(active)
             await self.log.take_any(CasesUsed)  # journals of earlier versions have it here
             await self._search()

@@ -19,6 +19,7 @@ from promptiter.agents.base import Agent
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.case_memory import remember_search
 from promptiter.engine.comparison import Comparison
+from promptiter.engine.edit_guard import EditGuard, build_unmade_rows
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.hidden_validation import SessionProfile, ValidationRecord, build_hidden_error
 from promptiter.engine.request import RunRequest
@@ -75,6 +76,7 @@ class Session:
         self.seed: int = run.seed
         self.rng: Random = run.rng
         self._run = run
+        self._guard = EditGuard(run.request.edit_limits, run.snapshot, baseline=run.baseline.profile)
         self._has_read_validation = False
         self._is_ready = True
 
@@ -208,10 +210,24 @@ class Session:
                 runs=None if repeats is None else list_case_runs(eval_set, repeats),
                 kept=known or (self._find_known_rows(eval_set, profile) if may_know else ()),
             )
+            if (excess := self._guard.find_excess(profile)) is None
+            else self._build_unmade(eval_set, profile, excess, phase=phase, repeats=repeats)
             for eval_set, profile in pairs
         ]
         with self._run.one_request.make():
             return await self._run.evaluations.evaluate_many(requests)
+
+    def _build_unmade(
+        self, eval_set: EvalSet, profile: Profile, excess: str, *, phase: Phase, repeats: range | None
+    ) -> EvaluationRequest:
+        """An evaluation of a candidate that exceeds the edit limits: rows with this error, and nothing to run."""
+        runs = list_case_runs(eval_set, range(self.evaluator.options.repeats) if repeats is None else repeats)
+        rows = build_unmade_rows(excess, runs, eval_set, self.evaluator)
+        return EvaluationRequest(eval_set=eval_set, profile=profile, phase=phase, runs=(), kept=rows)
+
+    def find_excess(self, candidate: Profile) -> str | None:
+        """Say which edit limit a proposed candidate exceeds; None if it keeps to them. It would be rejected."""
+        return self._guard.find_excess(candidate)
 
     def reserve_repeats(self, count: int) -> range:
         """Return numbers of repeats that no evaluation of this run has used yet, or will use unasked."""
@@ -281,6 +297,7 @@ class Session:
             ),
             request=[safe.digest, [each.digest for each in made_from]],
         )
+        self._guard.note_parents(safe, made_from)
         return safe
 
     async def validate(
@@ -290,13 +307,15 @@ class Session:
         parents: Sequence[Profile] = (),
         known: Sequence[CaseRow] = (),
         train: tuple[Evaluation, Evaluation] | None = None,
+        compares_records: bool = False,
     ) -> AcceptanceDecision:
         """Run a candidate on validation and let the policy decide. If accepted, it is the best profile from now on.
 
         The search learns whether it was accepted, and no figure. See `propose` for `parents`; a candidate that this
         round has proposed already needs none. Rows that are `known`, because the search ran all validation cases under
         this candidate, are not run again: they are compared with the record of the accepted profile on the same
-        repeats. If the search learns from the validation cases, that record chose what was changed, so both run again.
+        repeats. If the search learns from the validation cases, that record chose what was changed, so both run again,
+        unless the search `compares_records`: then a lucky record may be accepted, which the final test finds out.
 
         `train` are evaluations that the search made of the accepted profile and of this candidate, on the same train
         cases and repeats. A policy that asks for train cases gets them instead of new runs.
@@ -308,19 +327,24 @@ class Session:
             if train is not None:
                 check_train_pair(train, accepted=self.accepted.profile, candidate=profile)
             baseline, hidden = self.baseline.profile, self._run.hidden_cases
+            if excess := self._guard.find_excess(profile):
+                return await self._record_rejection(excess, profile)
             if repeat := hidden.find_repeat_of_candidate(profile, baseline=baseline, structure=self.snapshot):
                 return await self._record_rejection(repeat, profile)
             await remember_search(self._run)
-            comparison = Comparison(self._run.validator, profile, known=known, train=train)
+            comparison = Comparison(
+                self._run.validator, profile, known=known, train=train, compares_records=compares_records
+            )
             decision = await decide_sequentially(self._run.acceptance, comparison.gather)
             return (await self._record_decision(decision, profile, comparison.record)).without_figures
 
     async def reject(
         self, candidate: Profile | PatchSet, reason: str, *, parents: Sequence[Profile] = ()
     ) -> AcceptanceDecision:
-        """Reject a candidate before its validation is paid."""
+        """Reject a candidate before its validation is paid. If it exceeds the edit limits, that is the reason."""
         with self._run.one_request.make():
-            return await self._record_rejection(reason, await self._propose_once(candidate, parents))
+            profile = await self._propose_once(candidate, parents)
+            return await self._record_rejection(self._guard.find_excess(profile) or reason, profile)
 
     async def skip_round(self, reason: str) -> AcceptanceDecision:
         """Record why this round has no candidate to validate."""

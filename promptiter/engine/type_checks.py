@@ -16,6 +16,7 @@ from promptiter.evaluation.scorer import Scorer
 from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ComposablePolicy
 from promptiter.policies.combine import describe_policy, iter_policies
+from promptiter.policies.edit_limits import EditLimits
 from promptiter.policies.final_test import FinalTest
 from promptiter.policies.goals import Goal
 from promptiter.policies.stopping import ComposableStop
@@ -84,6 +85,7 @@ def find_wrong_types(request: RunRequest) -> Iterator[str]:
             "a Profile, such as Profile.load('best.json') or Profile.of(structure, values)",
         ),
         ("evaluation", EvaluationOptions | None, "EvaluationOptions, such as EvaluationOptions(repeats=2)"),
+        ("edit_limits", EditLimits | None, "EditLimits, such as EditLimits(max_files=2)"),
         ("final_test", FinalTest | None, "a FinalTest, such as FinalTest(repeats=2), or None"),
     ):
         if not isinstance(getattr(request, name), kind):

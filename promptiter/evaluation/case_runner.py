@@ -14,6 +14,7 @@ from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.metrics.metric import Metric, check_score, report_exception
 from promptiter.evaluation.result import CaseRow, Measured
 from promptiter.evaluation.score import Score
+from promptiter.evaluation.scorer import ScorerRun
 from promptiter.evaluation.surface_reads import collect_reads
 from promptiter.evaluation.user_simulator import UserSimulator, converse
 from promptiter.llm.gateway import Gateway
@@ -92,6 +93,7 @@ class CaseRunner:
             error=run.error,
             usage=run.usage,
             reads=None if run.error else collect_reads(traces),  # a failed run may not have read everything
+            figures=run.figures if isinstance(run, ScorerRun) else {},
             measured=Measured(
                 duration_s=time.perf_counter() - started,
                 origin="cache" if calls.cached and not calls.paid else "executed",

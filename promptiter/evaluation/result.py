@@ -8,6 +8,7 @@ do not depend on the order in which cases finished.
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,10 @@ CODE_ERRORS = tuple(
 )
 """Errors that Python raises for mistakes in code. ValueError is not one: agents raise it for an unusable answer."""
 
+Figures: TypeAlias = Mapping[str, float]
+
+NO_FIGURES: Figures = {}
+
 Objective: TypeAlias = Literal["mean_score", "pass_rate", "weighted_loss"]
 
 
@@ -73,7 +78,8 @@ class Measured:
 class CaseRow:
     """One run of one case under one profile. `reads` are the surfaces that its nodes read; None: unknown.
 
-    `eval_set_id` is the eval set that the case came from.
+    `eval_set_id` is the eval set that the case came from. `figures` are what a scorer measured besides its scores, as
+    it measured them: `{"runtime_s": 41.2}`.
     """
 
     case_id: str
@@ -85,6 +91,7 @@ class CaseRow:
     usage: Usage = field(default=Usage())
     trace_digests: tuple[str, ...] = ()
     reads: Reads | None = None
+    figures: Figures = field(default_factory=lambda: NO_FIGURES, metadata={"exclude_if": operator.not_})
     measured: Measured = field(default=Measured(), compare=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +99,8 @@ class CaseRow:
         object.__setattr__(self, "eval_set_id", share_text(self.eval_set_id))
         object.__setattr__(self, "output", share_text(self.output))
         object.__setattr__(self, "reads", share_reads(self.reads))
+        if not self.figures:
+            object.__setattr__(self, "figures", NO_FIGURES)
 
     @property
     def origin(self) -> Origin:

@@ -7,11 +7,16 @@
 
 A run treats it as one case: `ScoredAgent` calls it in place of the agent, and one metric per name reads its scores. So
 its results are rows like any others: recorded, repeated, resumed, compared and tested.
+
+A hold-out is a second function, which the search never sees. Its cases are the test set of the run:
+
+    Scorer(build, holdout=score_hidden_tests, holdout_cases=("parser", "printer"))
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +27,7 @@ from promptiter.concurrency import call_any
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.case import EvalCase, EvalSet, Turn
 from promptiter.evaluation.metrics.metric import describe_failure, leave_unscored
+from promptiter.evaluation.result import NO_FIGURES, Figures
 from promptiter.evaluation.score import Score
 from promptiter.profile import Profile
 from promptiter.structure import StructureSnapshot
@@ -31,8 +37,14 @@ from traces import ExecutionTrace, Usage
 SCORER_SET = EvalSet(id="scorer", cases=(EvalCase(id="scorer", turns=(Turn(user=""),)),))
 """The one case of a run with a scorer."""
 
+HOLDOUT = "holdout"
+"""The id of the eval set of a hold-out, and of its only case if it names none."""
+
 ScorerFunction: TypeAlias = Callable[..., Any]
-"""`(profile)` or `(profile, context)`; returns a number, a Score, several scores, or a ScoredProfile."""
+"""`(profile)` or `(profile, context)`; returns a number, a Score, several scores, or a ScoredProfile.
+
+That of a hold-out may have a third parameter, or one called `case`: the name of the case.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +52,15 @@ class ScoredProfile:
     """What a scorer found: scores with their reasons, and, for searches that need them, traces of what it ran.
 
     A finding of a score names the trace that it is about by its number (`turn`); otherwise it is about the last one.
+    `figures` are what it measured in its own units, for policies such as FigureGain: `{"runtime_s": 41.2}`. True and
+    false count as 1 and 0.
     """
 
     scores: tuple[Score, ...]
     output: str = ""
     traces: tuple[ExecutionTrace, ...] = ()
     usage: Usage = field(default_factory=Usage)
+    figures: Figures = field(default_factory=lambda: NO_FIGURES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +70,25 @@ class Scorer:
     The function may be async, or sync (run in a thread). It gets the profile and, if it has a second parameter, the
     RunContext: `context.repeat` numbers the repetitions. Model calls that it makes through the active gateway count
     for the budget of the run; give them the context, so that each repeat has answers of its own.
+
+    `holdout` is a function of the same kind that is only called in the final test, once for each of the
+    `holdout_cases` and each repeat. Its scores have the same names. From 8 cases on, a gain on them is one for new
+    cases; with fewer, they can only show that a gain is specific to what the search measured.
     """
 
     function: ScorerFunction = field(repr=False)  # it may hold secrets
     thresholds: Mapping[str, float] = field(default_factory=lambda: {"score": 1.0})
+    holdout: ScorerFunction | None = field(default=None, repr=False)
+    holdout_cases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise SetupError(
                 f"a scorer is {shorten(self.function)}; give a function of a profile that returns its scores"
             )
+        if self.holdout is not None and not callable(self.holdout):
+            raise SetupError(f"the hold-out of a scorer is {shorten(self.holdout)}; give a function of a profile")
+        object.__setattr__(self, "holdout_cases", _check_holdout_cases(self.holdout_cases, self.holdout))
         if not self.thresholds:
             raise SetupError("a scorer needs thresholds: the names of its scores, and the value at which each passes")
 
@@ -79,12 +103,31 @@ class Scorer:
     def metrics(self) -> tuple[ScorerMetric, ...]:
         return tuple(ScorerMetric(name, threshold) for name, threshold in self.thresholds.items())
 
+    @property
+    def holdout_set(self) -> EvalSet | None:
+        """The cases of the hold-out; None if there is none."""
+        if self.holdout is None:
+            return None
+        return EvalSet(id=HOLDOUT, cases=tuple(EvalCase(id=name, turns=(Turn(user=name),)) for name in self._cases))
+
+    @property
+    def _cases(self) -> tuple[str, ...]:
+        return self.holdout_cases or (HOLDOUT,)
+
     async def score(self, profile: Profile, context: RunContext) -> ScoredProfile:
-        """Call the function, and read what it returns. Raises SetupError if that is not a score."""
-        arguments = (profile, context)[: _count_parameters(self.function)]
-        answer = await call_any(self.function, *arguments)
+        """Call the function, and read what it returns. Raises SetupError if that is not a score.
+
+        A context of a case of the hold-out calls that.
+        """
+        if self.holdout is not None and context.case_id in self._cases:
+            arguments, named = _select_arguments(self.holdout, profile, context, case=context.case_id)
+            answer = await call_any(self.holdout, *arguments, **named)
+        else:
+            arguments = (profile, context)[: _count_parameters(self.function)]
+            answer = await call_any(self.function, *arguments)
         if isinstance(answer, ScoredProfile):
-            return replace(answer, scores=self._check_scale(self._read_scores(answer.scores)))
+            figures = self._check_figures(answer.figures)
+            return replace(answer, scores=self._check_scale(self._read_scores(answer.scores)), figures=figures)
         several = isinstance(answer, list | tuple) and all(isinstance(each, Score) for each in answer)
         return ScoredProfile(scores=self._check_scale(self._read_scores(answer if several else [answer])))
 
@@ -113,6 +156,20 @@ class Scorer:
             )
         return Score(metric=name, value=float(answer), threshold=threshold)
 
+    def _check_figures(self, figures: Figures) -> Figures:
+        """Return the figures as numbers.
+
+        SetupError if one is something else. One that is infinite or no number, as after a division by 0, makes this
+        run fail: JSON could not hold it, and it compares with nothing.
+        """
+        for name, value in figures.items():
+            wrong = f"the scorer {self.name} returned {shorten(value)} as the figure {name!r}; return a finite number"
+            if not isinstance(value, int | float):
+                raise SetupError(wrong)
+            if not math.isfinite(value):
+                raise ValueError(wrong)
+        return {str(name): float(value) for name, value in figures.items()}
+
     def _check_scale(self, scores: tuple[Score, ...]) -> tuple[Score, ...]:
         """Return the scores, if all are from 0 to 1: runs end at 1, and noise is measured on that scale."""
         for score in scores:
@@ -130,9 +187,10 @@ def as_scorer(given: Scorer | ScorerFunction) -> Scorer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerRun(AgentRun):
-    """A call of a scorer as a run, with the scores it returned."""
+    """A call of a scorer as a run, with the scores and figures it returned."""
 
     scores: tuple[Score, ...] = ()
+    figures: Figures = field(default_factory=lambda: NO_FIGURES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +211,7 @@ class ScoredAgent:
             usage=found.usage,
             turns=tuple(AgentRun(trace=each) for each in found.traces),
             scores=found.scores,
+            figures=found.figures,
         )
 
 
@@ -198,3 +257,34 @@ def _count_parameters(function: ScorerFunction) -> int:
     wanted = [each for each in signature.parameters.values() if each.kind in kinds]
     required = [each for each in wanted if each.default is inspect.Parameter.empty]
     return 2 if len(required) > 1 or "context" in signature.parameters else 1
+
+
+def _select_arguments(
+    function: ScorerFunction, profile: Profile, context: RunContext, *, case: str
+) -> tuple[tuple[object, ...], dict[str, str]]:
+    """The arguments of the function of a hold-out: the name of the case by its parameter `case`, or as the third."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # a builtin
+        return (profile,), {}
+    if "case" in parameters:
+        others = [name for name in parameters if name != "case"]
+        is_last = list(parameters)[-1] == "case"
+        wants_context = "context" in parameters or (is_last and len(others) == 2)
+        return (profile, context)[: 1 + wants_context], {"case": case}
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [each for each in parameters.values() if each.kind in kinds and each.default is each.empty]
+    if len(required) > 2:
+        return (profile, context, case), {}
+    return (profile, context)[: _count_parameters(function)], {}
+
+
+def _check_holdout_cases(names: object, holdout: object) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable) or not all(isinstance(each, str) for each in names):
+        raise SetupError(f"the cases of a hold-out are {shorten(names)}; give a tuple of names")
+    cases = tuple(names)
+    if cases and holdout is None:
+        raise SetupError("a scorer has cases of a hold-out, and no hold-out; give it as `holdout`")
+    if "" in cases or "scorer" in cases or len(set(cases)) < len(cases):
+        raise SetupError(f"the cases of a hold-out are {cases!r}; give each its own name, other than 'scorer'")
+    return cases

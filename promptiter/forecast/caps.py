@@ -82,7 +82,7 @@ def _estimate_reserve(estimate: Estimate, figure: Figure, cap: float) -> float:
     baseline = sum(estimate.search(ZERO).values(), NO_COST).figure(figure).typical
     case_runs = 2 * (
         count_repeats(plan_final_test(workload.request.alpha, repeats=rule.repeats)) * workload.validation
-        + count_test_runs(workload.test)
+        + count_test_runs(workload.test, shape=workload.shape)
     )
     needed = baseline * case_runs / (workload.validation * workload.repeats)
     if figure == "usd":

@@ -277,7 +277,7 @@ class Estimate:
         if rule is None or not self.rounds.high:
             return {}
         tested = BLOCKS * (rule.repeats * workload.validation)
-        unseen = Range.exactly(count_test_runs(workload.test))
+        unseen = Range.exactly(count_test_runs(workload.test, shape=workload.shape))
         is_ablated = rule.ablate and workload.request.goal.kind == "score"
         parts = SURFACES.at_most(workload.targets).map(lambda count: count if is_ablated and count > 1 else 0)
         cases = self._reached * min(workload.train, workload.validation) * workload.repeats

@@ -96,7 +96,8 @@ def _notes(workload: Workload, measured: UnitCosts, units: UnitCosts, gateway: G
             "tokens are estimated from the length of instructions and inputs (4 characters per token), answers at "
             f"{ANSWER_TOKENS} tokens, calls at {CALL_S:g} seconds; each node is assumed to run once per turn"
         )
-    if workload.test and (few := explain_too_few_new_cases(workload.test)) is not None:
+    is_scorer = workload.shape == "scorer"
+    if workload.test and not is_scorer and (few := explain_too_few_new_cases(workload.test)) is not None:
         yield f"the test set will not be run: {few}"
     if measured.failing is None:
         yield "how many cases fail at first is unknown"
@@ -106,7 +107,7 @@ def _notes(workload: Workload, measured: UnitCosts, units: UnitCosts, gateway: G
         yield "your own search has no outline: each round is assumed to validate one candidate"
     if any(isinstance(part, SigmaGain) for part in iter_policies(workload.request.acceptance)):
         yield "further repeats that the acceptance policy may ask for are not counted"
-    if workload.shape == "scorer":
+    if is_scorer:
         yield "the calls of the scorer are unknown and not counted"
     elif not any(each.calls.high for each in units.nodes.values()):
         yield "no node is known to ask a model; calls that bypass promptiter's gateway are not counted"

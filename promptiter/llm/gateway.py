@@ -21,6 +21,7 @@ from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.cache.answers import Answers, Call, PaidAnswer
 from promptiter.llm.cache.cache import Cache, CacheKey, MemoryCache
 from promptiter.llm.cache.keys import ToolAnswer
+from promptiter.llm.call_guard import CallGuard
 from promptiter.llm.judgement import place_call
 from promptiter.llm.ledger import TOOL, Ledger
 from promptiter.llm.messages import CallSite, ModelReply, ModelRequest
@@ -93,6 +94,7 @@ class Gateway:
         own = cache if cache is not None else MemoryCache()
         self._answers = Answers(own, Ledger(), redactor=self.pool.redactor)
         self._agent_model: str | None = None
+        self._guard: CallGuard | None = None
         self._origin: Gateway | None = None  # the gateway that this one was derived from
         self._find_stop_request: Callable[[], str | None] = lambda: None
 
@@ -152,6 +154,12 @@ class Gateway:
         """The same gateway with this model in place of those that the agent asks for."""
         other = self._derive()
         other._agent_model = model
+        return other
+
+    def guarding_agent(self, guard: CallGuard) -> Gateway:
+        """The same gateway, which shows each call of the agent to a guard before it is made."""
+        other = self._derive()
+        other._guard = guard
         return other
 
     async def ask(
@@ -278,6 +286,8 @@ class Gateway:
     ) -> ModelReply:
         if self._agent_model is not None and site.role == "agent":
             request = replace(request, model=self._agent_model)
+        if self._guard is not None and site.role == "agent":
+            request = self._guard.revise_request(request, site, node_id)
         if doublings:
             request = self.limit_output(request, doublings=doublings)
         asked = AskedRequest.of(request, max_output_tokens=self.max_output_tokens)
@@ -303,6 +313,8 @@ class Gateway:
     async def _call_tool(
         self, name: str, arguments: Json, function: ToolFunction, site: CallSite, node_id: str, *, is_live: bool
     ) -> Json:
+        if self._guard is not None and site.role == "agent":
+            self._guard.check_tool_call(name, site, node_id)
         key = CacheKey.of(site, digest(["tool", name, arguments]), seed=self.seed)
         call = Call(key, f"{TOOL}{name}", node_id)
         make = partial(call_tool, function, arguments, call, answers=self._answers, redactor=self.redactor)

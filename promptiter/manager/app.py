@@ -18,7 +18,7 @@ from promptiter.agents.runner import Runner
 from promptiter.config.agent_files import ReadFiles, list_agent_files
 from promptiter.config.build import build_run
 from promptiter.config.engine_overlay import check_overlaid_request
-from promptiter.config.file import FILE_NAME, read_config
+from promptiter.config.file import FILE_NAME, RunConfig, read_config
 from promptiter.config.overlay import RunOverlay, build_overlaid_run, read_overlay
 from promptiter.engine.engine import Engine
 from promptiter.engine.request import RunRequest
@@ -149,6 +149,11 @@ class ConfiguredApp:
         self._first = build_run(self._parsed, environ=environ, hosts=self._hosts)
         self._files = ReadFiles(self._list_files())
         self.name = name or self._first.config.server.app or self.file.absolute().parent.name
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration, as it was read when the app was made."""
+        return self._first.config
 
     def describe(self) -> StructureSnapshot:
         return self._first.engine.describe()

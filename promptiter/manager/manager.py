@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -173,11 +174,21 @@ class Manager:
         """Return a view of a run: its header, its events and its traces."""
         return await self._find(app).store.view(run_id)
 
-    async def prune(self, *, keep_days: float | None = None, keep_last: int | None = None) -> tuple[str, ...]:
-        """Delete runs of all apps that have ended, and return their ids; see `prune_runs`."""
+    async def prune(
+        self,
+        *,
+        keep_days: float | None = None,
+        keep_last: int | None = None,
+        is_in_use: Callable[[str, str], bool] = lambda *_: False,
+    ) -> tuple[str, ...]:
+        """Delete runs of all apps that have ended, and return their ids; see `prune_runs`.
+
+        Runs that are in use, by app and id, are kept.
+        """
         deleted: tuple[str, ...] = ()
-        for managed in self._apps.values():
-            ids = await prune_runs(managed.store, older_than_days=keep_days, keep_last=keep_last)
+        for app, managed in self._apps.items():
+            in_use = partial(is_in_use, app)
+            ids = await prune_runs(managed.store, older_than_days=keep_days, keep_last=keep_last, is_in_use=in_use)
             for run_id in ids:
                 managed.forget(run_id)
             deleted += tuple(ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -52,7 +53,7 @@ from promptiter.runlog.payloads import (
     RunStarted,
     StopDecided,
 )
-from promptiter.wording import dollars, format_score, plural
+from promptiter.wording import dollars, format_score, list_figures, plural
 from traces.text import one_line
 
 MAX_RERUN = 24
@@ -86,6 +87,7 @@ class ProgressState:
     stage: str = "starting"
     no_blame: str = NO_BLAME
     evaluations: dict[int, EvaluationStarted] = field(default_factory=dict)
+    rows: dict[int, list[CaseRow]] = field(default_factory=dict)
     runs: int = 0
     runs_done: int = 0
     values: list[float] = field(default_factory=list)
@@ -124,8 +126,10 @@ class ProgressState:
                 self.runs_of_rounds.append(self.runs_in_round)
             case EvaluationStarted() as evaluation:
                 self._start_evaluation(evaluation)
-            case CaseFinished(row=row):
+            case CaseFinished(evaluation=number, row=row):
                 self._count_case(row)
+                if row.figures:
+                    self.rows.setdefault(number, []).append(row)
             case EvaluationFinished() as finished:
                 return self._finish_evaluation(finished)
             case LossesAttributed(blames=blames):
@@ -258,6 +262,11 @@ class ProgressState:
             self.candidates[started.profile_digest] = mean
         if self.phase == "baseline":
             self.baseline = self.best = mean
+        measured = self.rows.pop(finished.evaluation, [])
+        if self.phase != "baseline" and measured and all(row.origin == "kept" for row in measured):
+            return None  # the search has measured the same candidate itself
+        if measured and not failed:
+            return self._line(f"{self._subject(started)}: {list_figures(_average(measured))}")
         text = f"{format_score(mean)}, {round((finished.pass_rate or 0) * started.cases)}/{started.cases} pass"
         text += f", {failed:.0%} could not be run or scored" if failed else ""
         return self._line(f"{self._subject(started)}: {text}")
@@ -341,10 +350,17 @@ _EVALUATED = {
     "child_minibatch": "mini-batch with the candidate",
     "frontier": "validation, for the frontier",
     "validation": "validation",
+    "candidates": "candidate",
 }
 _SCREENING = {**_RUNNING, "rerun": "trying the change on train cases"}
 _SCREENED = {**_EVALUATED, "rerun": "train cases with the change"}
 _NEXT_STAGE = {**dict.fromkeys(("train", "rerun", "repeat"), "tracing the blame"), "minibatch": "writing new texts"}
+
+
+def _average(rows: Sequence[CaseRow]) -> dict[str, float]:
+    """The mean of each figure that all rows have."""
+    names = [name for name in rows[0].figures if all(name in row.figures for row in rows)]
+    return {name: fmean(row.figures[name] for row in rows) for name in names}
 
 
 def _cost(spent: Spending) -> str:

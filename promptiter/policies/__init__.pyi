@@ -7,9 +7,12 @@ from promptiter.policies.acceptance import Protected as Protected
 from promptiter.policies.callback_stop import CallbackStop as CallbackStop
 from promptiter.policies.constraints import Constraint as Constraint
 from promptiter.policies.constraints import TieBreak as TieBreak
+from promptiter.policies.edit_limits import EditLimits as EditLimits
 from promptiter.policies.evidence import AcceptanceDecision as AcceptanceDecision
 from promptiter.policies.evidence import Evidence as Evidence
 from promptiter.policies.evidence import MoreEvidence as MoreEvidence
+from promptiter.policies.figure_gain import Bound as Bound
+from promptiter.policies.figure_gain import FigureGain as FigureGain
 from promptiter.policies.final_test import FinalTest as FinalTest
 from promptiter.policies.goals import Goal as Goal
 from promptiter.policies.non_inferiority import NonInferior as NonInferior
@@ -18,6 +21,7 @@ from promptiter.policies.stop_decision import StopDecision as StopDecision
 from promptiter.policies.stop_limits import Deadline as Deadline
 from promptiter.policies.stop_limits import MaxCalls as MaxCalls
 from promptiter.policies.stop_limits import MaxEvaluations as MaxEvaluations
+from promptiter.policies.stop_limits import MaxFailures as MaxFailures
 from promptiter.policies.stop_limits import MaxTokens as MaxTokens
 from promptiter.policies.stop_limits import MaxUsd as MaxUsd
 from promptiter.policies.stopping import ComposableStop as ComposableStop

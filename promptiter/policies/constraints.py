@@ -3,9 +3,7 @@
     acceptance = AnyGain() & Constraint("tokens", at_most_times=1.1) & Constraint("cost_usd", at_most=0.02)
     acceptance = TieBreak(("tokens", "characters"), min_gain=0.01)
 
-A figure is `tokens` or `cost_usd` of a case run by its recorded usage, `characters` of the texts that may change,
-`latency_s` by the clock, or the mean of a metric, which wins if it has the same name. Figures of case runs are means on
-validation over the runs without an error. An unknown figure is never 0: it meets no bound and breaks no tie.
+What a figure is, and which of several with one name counts, is in `figures`. `figure_gain` decides by figures alone.
 """
 
 from __future__ import annotations
@@ -15,14 +13,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 
 from promptiter.errors import SetupError, nearest
-from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.numbers import is_number
 from promptiter.policies.acceptance import ROUNDING, ComposablePolicy
 from promptiter.policies.combine import iter_policies
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
-
-FIGURES = ("tokens", "cost_usd", "characters", "latency_s")
-"""Lower is better for these; for a metric, higher is."""
+from promptiter.policies.figure_gain import Bound, FigureGain
+from promptiter.policies.figures import FIGURES, check_figure_name, compare_figure
 
 _BOUNDS = ("at_most", "at_least", "at_most_times", "at_least_times")
 
@@ -43,7 +39,7 @@ class Constraint(ComposablePolicy):
     measured: bool = False
 
     def __post_init__(self) -> None:
-        _check_figure(self.figure, measured=self.measured)
+        check_figure_name(self.figure, measured=self.measured)
         given = {name: getattr(self, name) for name in _BOUNDS if getattr(self, name) is not None}
         if not given:
             raise SetupError(f"the constraint on {self.figure!r} has no bound; give one of {', '.join(_BOUNDS)}")
@@ -84,8 +80,8 @@ class Constraint(ComposablePolicy):
 class TieBreak(ComposablePolicy):
     """Accepts a gain of more than `min_gain`. If the gain or loss is smaller, the first figure that differs decides.
 
-    Fewer tokens, dollars, characters and seconds are better; a metric should be higher. If no figure differs, the
-    candidate is rejected.
+    Fewer tokens, dollars, characters and seconds are better; a metric or a figure of a scorer should be higher. If no
+    figure differs, the candidate is rejected.
     """
 
     by: tuple[str, ...]
@@ -98,7 +94,7 @@ class TieBreak(ComposablePolicy):
             raise SetupError(f"the tie-breakers are {by!r}; give a tuple of figures, such as ('tokens',)")
         object.__setattr__(self, "by", tuple(by))
         for figure in self.by:
-            _check_figure(figure, measured=self.measured)
+            check_figure_name(figure, measured=self.measured)
         if not is_number(self.min_gain, least=0):
             raise SetupError(f"min_gain is {self.min_gain!r}; give a number that is not negative, such as 0.005")
 
@@ -121,60 +117,33 @@ class TieBreak(ComposablePolicy):
         return evidence.reject(f"{tied}, and there is no difference in {', '.join(self.by)}")
 
 
-def compare_figure(name: str, evidence: Evidence) -> tuple[float | None, float | None]:
-    """Return a figure under the accepted profile and under the candidate, None where it is unknown."""
-    arms = evidence.common.accepted, evidence.common.candidate
-    if name in evidence.candidate.thresholds:
-        means = [[case.means[name] for case in each.cases] for each in arms]
-        worst = min([0.0, *(mean for each in means for mean in each if mean is not None)])
-        before, after = (_mean([worst if mean is None else mean for mean in each]) for each in means)
-        return before, after
-    if name == "characters":
-        return evidence.characters or (None, None)
-    return _average_runs(name, arms[0]), _average_runs(name, arms[1])
+def list_figures(policy: object) -> list[str]:
+    """The figures that a policy names, in order."""
+    return [name for part in iter_policies(policy) for name in _list_named(part)]
+
+
+def decides_by_figures(policy: object) -> bool:
+    """Whether a policy decides by raw figures, so that a part of a candidate may help although no score shows it."""
+    return any(isinstance(part, Bound | FigureGain) for part in iter_policies(policy))
 
 
 def check_figures(policy: object, metrics: Collection[str]) -> Iterator[str]:
-    """Yield the problems of the figures that a policy names."""
+    """Yield the problems of the figures that a policy names, in a run without a scorer."""
     known = [*metrics, *FIGURES]
     for part in iter_policies(policy):
-        named = part.by if isinstance(part, TieBreak) else (part.figure,) if isinstance(part, Constraint) else ()
-        for name in named:
+        for name in _list_named(part):
             if name not in known:
                 advice = f"give a metric or one of {', '.join(FIGURES)}{nearest(name, known)}"
                 yield f"acceptance {part!r} names {name!r}, which is not a figure; {advice}"
 
 
-def _average_runs(name: str, evaluation: Evaluation) -> float | None:
-    values = [_measure_run(name, row) for row in evaluation.rows if row.error is None]
-    if name == "latency_s":
-        values = [value for value in values if value is not None]  # cached answers take no time
-    known = [value for value in values if value is not None]
-    return _mean(known) if len(known) == len(values) else None
-
-
-def _measure_run(name: str, row: CaseRow) -> float | None:
-    match name:
-        case "tokens":
-            parts = (row.usage.input_tokens, row.usage.output_tokens)
-            return None if parts == (None, None) else float(row.usage.tokens)
-        case "cost_usd":
-            return row.usage.cost_usd
-        case "latency_s":
-            return row.measured.duration_s if row.origin == "executed" else None
+def _list_named(part: object) -> tuple[str, ...]:
+    match part:
+        case TieBreak(by=figures):
+            return figures
+        case Constraint(figure=figure) | Bound(figure=figure):
+            return (figure,)
+        case FigureGain(figure=figure, tie_breakers=others):
+            return (figure, *(name for _, name in others))
         case _:
-            return None
-
-
-def _mean(values: Collection[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
-
-
-def _check_figure(name: object, *, measured: bool) -> None:
-    if not isinstance(name, str) or not name:
-        raise SetupError(f"the figure is {name!r}; give a metric or one of {', '.join(FIGURES)}")
-    if name == "latency_s" and not measured:
-        raise SetupError(
-            "latency_s is measured by the clock, so two equal runs may decide differently; "
-            "pass measured=True if you want that, or bound tokens instead"
-        )
+            return ()

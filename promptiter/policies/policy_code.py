@@ -9,9 +9,10 @@ from typing import Any, TypeVar, cast
 from promptiter.errors import SetupError
 from promptiter.policies.acceptance import AcceptancePolicy, AllOf, AnyGain, AnyOf, MinGain, NoRegression, Protected
 from promptiter.policies.constraints import Constraint, TieBreak
+from promptiter.policies.figure_gain import Bound, FigureGain
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.sigma_gain import SigmaGain
-from promptiter.policies.stop_limits import Deadline, MaxCalls, MaxEvaluations, MaxTokens, MaxUsd
+from promptiter.policies.stop_limits import Deadline, MaxCalls, MaxEvaluations, MaxFailures, MaxTokens, MaxUsd
 from promptiter.policies.stopping import (
     MaxRounds,
     Patience,
@@ -32,10 +33,15 @@ def _by_name(types: Iterable[type]) -> _Types:
     return {each.__name__: each for each in types}
 
 
-_ACCEPTANCE = _by_name((AnyGain, Constraint, MinGain, NoRegression, NonInferior, Protected, SigmaGain, TieBreak))
+_ACCEPTANCE = _by_name(
+    (
+        *(AnyGain, Bound, Constraint, FigureGain, MinGain),
+        *(NoRegression, NonInferior, Protected, SigmaGain, TieBreak),
+    )
+)
 _STOP = _by_name(
     (
-        *(Deadline, MaxCalls, MaxEvaluations, MaxRounds, MaxTokens, MaxUsd),
+        *(Deadline, MaxCalls, MaxEvaluations, MaxFailures, MaxRounds, MaxTokens, MaxUsd),
         *(Patience, RequiredMetrics, StopFile, TargetScore, UserStop),
     )
 )

@@ -12,6 +12,7 @@ STOP_KINDS = (
     "user_stop",
     "test_now",
     "patience",
+    "max_failures",
     "deadline",
     "max_metric_calls",
     "max_evaluations",

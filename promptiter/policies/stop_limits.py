@@ -1,4 +1,4 @@
-"""Limits on what a run may spend: time, evaluations, calls, tokens, dollars.
+"""Limits on what a run may spend: time, evaluations, calls, tokens, dollars, and candidates that crash.
 
 They are checked between rounds, so the current round and the final test may exceed them. A Budget is a hard cap. The
 baseline alone never ends a run: it would have measured without searching.
@@ -12,6 +12,7 @@ from promptiter.errors import SetupError
 from promptiter.numbers import is_number
 from promptiter.policies.stop_decision import StopDecision, stop_if
 from promptiter.policies.stopping import Progress, ScorelessStop, check_count
+from promptiter.wording import plural
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -94,6 +95,24 @@ class MaxUsd(ScorelessStop):
         cost = progress.spent.cost_usd
         is_reached = cost is not None and cost >= self.usd
         return _stop_after_round(progress, "max_usd", is_reached, f"${self.usd:g} was spent")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MaxFailures(ScorelessStop):
+    """Stops after the round in which this number of candidates have crashed, in the whole run.
+
+    A candidate crashes if more of its runs fail with an error than a reliable evaluation may have. Outages do not
+    count.
+    """
+
+    failures: int
+
+    def __post_init__(self) -> None:
+        check_count(self.failures, "the number of failures")
+
+    def decide(self, progress: Progress) -> StopDecision:
+        text = f"{plural(progress.crashes, 'candidate')} crashed, the limit is {self.failures}"
+        return _stop_after_round(progress, "max_failures", progress.crashes >= self.failures, text)
 
 
 def _stop_after_round(progress: Progress, kind: str, is_reached: bool, text: str) -> StopDecision:

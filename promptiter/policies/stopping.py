@@ -28,8 +28,9 @@ class Progress:
     """The progress of a run. `round` counts finished rounds; at 0 only the baseline is validated.
 
     `best` is the validation of the accepted profile. `evaluations` counts evaluated cases; repeats of a case count
-    once. `user_stop` is how the user asked to stop (`Ctrl-C`), if at all. `test_now` asks to end the search with the
-    final test.
+    once. `crashes` counts the candidates that crashed: more of their runs failed with an error than a reliable
+    evaluation may have. `user_stop` is how the user asked to stop (`Ctrl-C`), if at all. `test_now` asks to end the
+    search with the final test.
     """
 
     round: int = 0
@@ -38,6 +39,7 @@ class Progress:
     objective: Objective = "mean_score"
     elapsed_s: float = 0.0
     evaluations: int = 0
+    crashes: int = 0
     spent: Spending = NOTHING
     user_stop: str | None = None
     test_now: bool = False

@@ -92,6 +92,7 @@ BUILT_IN = {
     **dict.fromkeys(
         ("phase_started", "points", "diagnosis", "edits", "trial", "phase_ended"), "promptiter.backprop.trial_record"
     ),
+    **dict.fromkeys(("mutations", "front"), "promptiter.search.edit_record"),
     "swaps": "promptiter.search.cheaper",
     "reads_counted": "promptiter.search.shorter",
 }

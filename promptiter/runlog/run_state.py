@@ -12,6 +12,7 @@ from promptiter.errors import JournalError
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.evaluation.stats.validation_use import ValidationUse, find_acceptance_share
 from promptiter.evaluation.surface_reads import find_unread
+from promptiter.policies.crashes import has_crashed
 from promptiter.policies.evidence_record import EvidenceRecord
 from promptiter.policies.pairing import leave_out_lost_pairs
 from promptiter.policies.stop_decision import StopDecision
@@ -82,6 +83,7 @@ class RunState:
         self._counted_round: RoundState | None = None
         self._rows = RecordedRows()
         self._again: dict[str, Evaluation] = {}
+        self._crashed: set[str] = set()
 
     @property
     def run(self) -> RunResult:
@@ -121,6 +123,11 @@ class RunState:
     @property
     def candidates_tried(self) -> int:
         return self._candidates_tried
+
+    @property
+    def crashes(self) -> int:
+        """The number of candidates that crashed, in whatever evaluation."""
+        return len(self._crashed)
 
     @property
     def rounds_without_acceptance(self) -> int:
@@ -238,6 +245,8 @@ class RunState:
         evaluation = self._rows.finish(finished, phase)
         if evaluation is None:
             return
+        if has_crashed(evaluation) and evaluation.profile_digest != self._draft.current.initial_profile.digest:
+            self._crashed.add(evaluation.profile_digest)
         if len(self._unread) < len(self._draft.current.unread_surfaces) or self._draft.current.baseline is None:
             self._draft.change(unread_surfaces=tuple(sorted(self._unread)))
         if self._round is not None and phase not in OUTSIDE_ROUNDS:

@@ -214,6 +214,7 @@ def _replace(plan: ApplyPlan, folder: Path, *, backup: Callable[[], None] = lamb
     try:
         with FolderLock(saved.folder).hold(), defer_signals():
             backup()
+            _create_missing(plan.files)
             saved.replace_all(changes, finish=call)
     except Exception as error:
         notes = getattr(error, "__notes__", [])
@@ -221,6 +222,14 @@ def _replace(plan: ApplyPlan, folder: Path, *, backup: Callable[[], None] = lamb
             raise
         rest = "; ".join(notes) or "the files are as they were"
         raise ApplyError(f"{error}; {rest}{_list_called(called)}") from error
+
+
+def _create_missing(files: Sequence[PlannedFile]) -> None:
+    """Create new files, empty, so that they can be replaced and restored as any other."""
+    for file in files:
+        if not file.before and not file.path.exists():
+            file.path.parent.mkdir(parents=True, exist_ok=True)
+            file.path.touch()
 
 
 def _call(callback: PlannedCallback) -> None:

@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from promptiter.evaluation.result import CaseRow, Evaluation
 from promptiter.evaluation.stats.final_test import Scope
-from promptiter.policies.constraints import Constraint, compare_figure
+from promptiter.policies.constraints import Constraint
 from promptiter.policies.evidence import Evidence
+from promptiter.policies.figures import compare_figure
 from promptiter.policies.verdict import Verdict
 from promptiter.profile import Profile
 from promptiter.runlog.results import RunResult

@@ -29,7 +29,7 @@ class GitCommit:
             raise SetupError(f"the files are in several git repositories: {join_names(sorted(map(str, roots)))}")
         root = roots.pop() if roots else Path()
         if files:
-            tracked = _run_git(root, "ls-files", "-z", "--full-name", "--", *_relate(root, files)).split("\0")
+            tracked = run_git(root, "ls-files", "-z", "--full-name", "--", *_relate(root, files)).split("\0")
             unknown = [name for name in _relate(root, files) if name not in tracked]
             if unknown:
                 raise SetupError(
@@ -50,8 +50,8 @@ class GitCommit:
         edited = [
             name
             for file, name in zip(self.files, _relate(self.root, self.files), strict=True)
-            if _run_git(self.root, "hash-object", f"--path={name}", "--stdin", text=before[file])
-            != _run_git(self.root, "rev-parse", f"HEAD:{name}")
+            if run_git(self.root, "hash-object", f"--path={name}", "--stdin", text=before[file])
+            != run_git(self.root, "rev-parse", f"HEAD:{name}")
         ]
         if edited:
             raise SetupError(
@@ -67,22 +67,20 @@ class GitCommit:
 
     def make(self, message: str) -> str:
         """Commit the files, with all hooks; returns the hash. What is staged of other files stays staged."""
-        _run_git(
-            self.root, "commit", "--only", "--file=-", "--", *_relate(self.root, self.files), text=message.encode()
-        )
-        return _run_git(self.root, "rev-parse", "HEAD").strip()
+        run_git(self.root, "commit", "--only", "--file=-", "--", *_relate(self.root, self.files), text=message.encode())
+        return run_git(self.root, "rev-parse", "HEAD").strip()
 
     def _list_changed(self) -> list[str]:
         if not self.files:
             return []
         names = _relate(self.root, self.files)
-        listed = _run_git(self.root, "status", "--porcelain=v1", "-z", "--no-renames", "--", *names).split("\0")
+        listed = run_git(self.root, "status", "--porcelain=v1", "-z", "--no-renames", "--", *names).split("\0")
         return [line[3:] for line in listed if line]
 
 
 def _find_root(folder: Path) -> Path:
     try:
-        return Path(_run_git(folder, "rev-parse", "--show-toplevel").rstrip("\n"))
+        return Path(run_git(folder, "rev-parse", "--show-toplevel").rstrip("\n"))
     except SetupError as error:
         raise SetupError(f"--commit needs a git work tree, and {str(folder)!r} is not in one ({error})") from error
 
@@ -91,10 +89,14 @@ def _relate(root: Path, files: Sequence[Path]) -> list[str]:
     return [Path(os.path.relpath(file.resolve(), root.resolve())).as_posix() for file in files]
 
 
-def _run_git(folder: Path, *arguments: str, text: bytes | None = None) -> str:
+def run_git(
+    folder: Path, *arguments: str, text: bytes | None = None, variables: Mapping[str, str] | None = None
+) -> str:
+    """What git prints. SetupError if it fails. `variables` are added to the environment."""
     command = ["git", "--literal-pathspecs", "-C", str(folder), *arguments]
+    environment = None if variables is None else {**os.environ, **variables}
     try:
-        done = subprocess.run(command, input=text, capture_output=True, check=False)
+        done = subprocess.run(command, input=text, capture_output=True, check=False, env=environment)
     except OSError as error:
         raise SetupError(f"git cannot be run: {error.strerror or error}") from error
     if done.returncode:

@@ -302,6 +302,7 @@ def _request_settings(engine: Engine, checked: CheckedRequest) -> dict[str, Json
         "teacher": teacher if isinstance(teacher, str | None) else name_runner(teacher),
         "judge": request.judge if isinstance(request.judge, str | None) else name_runner(request.judge),
         "protected": sorted(request.protected),
+        **({} if request.edit_limits is None else {"edit_limits": to_plain(request.edit_limits)}),
         "loss_placements": [to_plain(each) for each in request.loss_placements],
         "hints": [to_plain(each) for each in request.hints],
         "metrics": {metric.name: [type(metric).__name__, metric.threshold] for metric in evaluator.metrics},

@@ -190,6 +190,7 @@ def _rebuild_progress(state: RunState, stopped: StopDecided, event: Event, objec
         objective=objective,
         elapsed_s=event.measured.elapsed_s,
         evaluations=stopped.measured.evaluations,
+        crashes=state.crashes,
         spent=stopped.measured.spent,
         user_stop=requests.get("user_stop"),
         test_now="test_now" in requests,

@@ -26,6 +26,7 @@ STOP_REASONS: Mapping[str, str] = {
     "max_calls": "budget_exhausted",
     "max_tokens": "budget_exhausted",
     "max_usd": "budget_exhausted",
+    "max_failures": "budget_exhausted",
     "deadline": "timeout",
     "patience": "no_improvement",
     "user_stop": "user_requested_stop",

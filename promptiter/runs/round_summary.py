@@ -16,6 +16,7 @@ from promptiter.backprop.record import (
 )
 from promptiter.evaluation.result import Evaluation, merge_evaluations
 from promptiter.grouping import group_by
+from promptiter.policies.figures import average_figures
 from promptiter.profile import PatchSet, Profile, SurfaceChange
 from promptiter.runlog.results import CandidateResult, RoundResult, RunResult, SearchNote
 from promptiter.runs.blame_summary import (
@@ -50,7 +51,8 @@ class RejectionSummary:
 class EvaluationSummary:
     """The mean score of an evaluation, the mean of each metric, and how many of its cases pass in all `repeats`.
 
-    `eval_sets` has the same for each eval set, if the cases come from several.
+    `figures` are what a scorer measured in its own units, in its order. `eval_sets` has the same for each eval set, if
+    the cases come from several.
     """
 
     score: float | None
@@ -58,6 +60,7 @@ class EvaluationSummary:
     cases: int
     repeats: int = 1
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
     eval_sets: Mapping[str, EvaluationSummary] = field(default_factory=dict)
 
 
@@ -205,6 +208,7 @@ def _summarize_rows(evaluation: Evaluation) -> EvaluationSummary:
         cases=len(evaluation.cases),
         repeats=max(Counter(row.case_id for row in evaluation.rows).values(), default=1),
         metrics=evaluation.metric_means,
+        figures=average_figures(evaluation),
     )
 
 

@@ -40,6 +40,7 @@ STAGE_OF_PHASE: Mapping[Phase, Stage] = {
     "child_minibatch": "rerun",
     "screening": "rerun",  # candidates of few-shot on train cases
     "frontier": "validation",
+    "candidates": "train",  # of edits: what the next ones are made from
     "repeat": "train",  # of failed cases, to confirm their blame
     "trial": "train",  # a candidate of coordinate descent
     "teacher": "teacher",  # the agent with another model, which makes examples

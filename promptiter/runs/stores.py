@@ -51,11 +51,13 @@ async def prune_runs(
     *,
     older_than_days: float | None = None,
     keep_last: int | None = None,
+    is_in_use: Callable[[str], bool] = lambda _: False,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[str]:
     """Delete runs that have ended, and return their ids. Their uses of cases stay.
 
-    Only runs created more than `older_than_days` ago are deleted, and never the `keep_last` runs that ended last.
+    Only runs created more than `older_than_days` ago are deleted, and never the `keep_last` runs that ended last, nor
+    those that are in use.
     """
     if older_than_days is None and keep_last is None:
         raise SetupError("prune_runs would delete all runs; give older_than_days, keep_last or both")
@@ -64,7 +66,7 @@ async def prune_runs(
     async for run in iterate_runs(store, RunQuery(statuses=ENDED, limit=MAX_PAGE)):
         if kept > 0:
             kept -= 1
-        elif not before or run.created_at < before:
+        elif (not before or run.created_at < before) and not is_in_use(run.run_id):
             with suppress(RunLockedError, UnknownRunError):  # it was resumed or deleted just now
                 await store.delete(run.run_id)
                 deleted.append(run.run_id)

@@ -10,8 +10,11 @@ from promptiter.search.cheaper import ModelDownsizing as ModelDownsizing
 from promptiter.search.descent.numeric_search import OptunaSearch as OptunaSearch
 from promptiter.search.descent.numeric_search import RandomSearch as RandomSearch
 from promptiter.search.descent.search import CoordinateDescent as CoordinateDescent
+from promptiter.search.edit_workspace import EditWorkspace as EditWorkspace
+from promptiter.search.edits import EditSearch as EditSearch
 from promptiter.search.few_shot import FewShotSearch as FewShotSearch
 from promptiter.search.gepa import GepaSearch as GepaSearch
 from promptiter.search.gradient_check import GradientCheck as GradientCheck
+from promptiter.search.mutation import MutationRequest as MutationRequest
 from promptiter.search.rounds import BackpropRounds as BackpropRounds
 from promptiter.search.shorter import PromptShortening as PromptShortening

@@ -59,7 +59,10 @@ def create_application(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with manager:
-            yield
+            try:
+                yield
+            finally:
+                await routes.refinements.close()
 
     application = _Application(
         title="promptiter",
@@ -73,6 +76,7 @@ def create_application(
     )
     application.has_tokens = tokens is not None
     routes = Routes(manager, tokens, limits or Limits())
+    application.state.refinements = routes.refinements
     application.include_router(routes.build_router(), prefix=base_path)
     application.include_router(routes.build_service_router())
     if cors_origins:

@@ -33,6 +33,7 @@ from promptiter.server.bodies import RunListBody
 from promptiter.server.client_errors import BASE_PATH, ServerError
 from promptiter.server.client_transport import ClientTransport
 from promptiter.server.patience import FIRST_PAUSE_S, PATIENCE_S, Patience
+from promptiter.server.refine_bodies import RefinementListBody, RefinementState, StartedRefinementBody
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace
 from traces.documents import from_json
@@ -113,6 +114,18 @@ class AsyncClient:
     async def stop(self, run_id: str) -> RunResult:
         """Stop a run after the work in progress. It can be resumed."""
         return _read_result(await self._post(f"{_locate(run_id)}/stop"))
+
+    async def refine(self, run_id: str, **wanted: Json) -> StartedRefinementBody:
+        """Refine the output of a case of a run that has ended, in the background.
+
+        Keys: case, iterations, tier_low, tier_mid, tier_high, model, worker_model.
+        """
+        given = {name: value for name, value in wanted.items() if value is not None}
+        return StartedRefinementBody.model_validate(await self._post(f"{_locate(run_id)}/refine", given))
+
+    async def list_refinements(self, run_id: str) -> Sequence[RefinementState]:
+        """The refinements of a run, oldest first."""
+        return RefinementListBody.model_validate(await self._get(f"{_locate(run_id)}/refinements")).refinements
 
     async def get_report(self, run_id: str) -> str:
         """The report of a run as an HTML page."""

@@ -11,6 +11,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from promptiter.runlog.events import SCHEMA_VERSION
 from promptiter.server.bodies import ErrorBody, RunEnvelope
+from promptiter.server.refine_bodies import RefineBody
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -42,6 +43,7 @@ RUN_ERRORS = READ_ERRORS | list_errors(
     _413="The body is too large.",
     _415="The body is not JSON.",
 )
+REFINE_ERRORS = RUN_ERRORS | list_errors(_409="The run is in progress, or is being refined, or is not in a folder.")
 WAIT_ERRORS = list_errors(_504="The run takes too long to wait for it, and continues in the background.")
 
 KNOWN_RESULT: Responses = {304: {"description": "The run has not changed: `If-None-Match` names its current tag."}}
@@ -84,6 +86,13 @@ RUN_BODY = {
     }
 }
 
+REFINE_BODY = {
+    "requestBody": {
+        "required": False,
+        "content": {"application/json": {"schema": {"$ref": _REFERENCE.format(model=RefineBody.__name__)}}},
+    }
+}
+
 
 OPERATIONS: Mapping[str, tuple[str, str]] = {
     "get_structure": ("Show what may change about the agent", "The structure of the agent."),
@@ -96,6 +105,8 @@ OPERATIONS: Mapping[str, tuple[str, str]] = {
     "cancel_run": ("Cancel a run at once", "The run is cancelled."),
     "stop_run": ("Stop a run after its work in progress", "The run will stop."),
     "resume_run": ("Resume a run", "The run will be continued."),
+    "refine_run": ("Refine the output of a case of a run", "The refinement has started."),
+    "list_refinements": ("List the refinements of a run", "The refinements, oldest first."),
     "get_events": ("Stream the events of a run", ""),
     "get_trace": ("Show a trace of a run", "The trace."),
     "get_report": ("Show the report of a run", ""),
@@ -148,7 +159,11 @@ def find_methods(document: Mapping[str, Any], path: str) -> list[str]:
 
 def _add_body(schemas: dict[str, Any]) -> None:
     """The body of a run is read by hand, with limits, so FastAPI does not know it. Nor does it know errors."""
-    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [(RunEnvelope, "validation"), (ErrorBody, "serialization")]
+    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+        (RunEnvelope, "validation"),
+        (RefineBody, "validation"),
+        (ErrorBody, "serialization"),
+    ]
     _, found = models_json_schema(models, ref_template=_REFERENCE)
     for name, schema in found["$defs"].items():
         assert schemas.setdefault(name, schema) == schema, f"two schemas are called {name!r}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from promptiter.errors import PromptiterError
@@ -22,11 +23,17 @@ class Retention:
     keep_days: float | None = None
     keep_last: int | None = None
 
-    async def keep_pruning(self, manager: Manager, *, every_s: float = EVERY_S) -> None:
-        """Delete the other runs, at once and then from time to time."""
+    async def keep_pruning(
+        self,
+        manager: Manager,
+        *,
+        every_s: float = EVERY_S,
+        is_in_use: Callable[[str, str], bool] = lambda *_: False,
+    ) -> None:
+        """Delete the other runs, at once and then from time to time. Those in use wait for the next time."""
         while self.keep_days is not None or self.keep_last is not None:
             try:
-                deleted = await manager.prune(keep_days=self.keep_days, keep_last=self.keep_last)
+                deleted = await manager.prune(keep_days=self.keep_days, keep_last=self.keep_last, is_in_use=is_in_use)
             except PromptiterError as error:  # such as a database that is down: the next time tries it again
                 logger.warning("old runs could not be deleted: %s", error)
             else:

@@ -43,6 +43,8 @@ from promptiter.server.openapi import (
     NO_REPORT,
     NO_RESULT,
     READ_ERRORS,
+    REFINE_BODY,
+    REFINE_ERRORS,
     REPORT,
     RUN_BODY,
     RUN_ERRORS,
@@ -50,6 +52,8 @@ from promptiter.server.openapi import (
     WAIT_ERRORS,
 )
 from promptiter.server.parameters import MAX_NUMBER, MAX_VALUES, Cursor, EventNumber, Time, find_unknown
+from promptiter.server.refine_bodies import RefinementListBody, StartedRefinementBody
+from promptiter.server.refinements import Refinements
 from promptiter.server.responses import ResultResponse, StreamResponse, encode_result
 from promptiter.server.run_files import RunFiles
 from promptiter.server.stream import stream_events
@@ -67,6 +71,7 @@ class Routes:
         self.rates = Rates(limits.requests_per_minute)
         self.measures = Measures()
         self.files = RunFiles()
+        self.refinements = Refinements(manager)
         self.streams = 0
 
     def allow(self, scope: Scope) -> Any:
@@ -109,6 +114,15 @@ class Routes:
         router.post(f"{one}/cancel", status_code=202, **changed)(self.cancel_run)
         router.post(f"{one}/resume", status_code=202, **changed)(self.resume_run)
         router.post(f"{one}/stop", status_code=202, **changed)(self.stop_run)
+        router.post(
+            f"{one}/refine",
+            status_code=202,
+            dependencies=[run],
+            responses=REFINE_ERRORS,
+            openapi_extra=REFINE_BODY,
+            response_model=StartedRefinementBody,
+        )(self.refine_run)
+        router.get(f"{one}/refinements", response_model=RefinementListBody, **seen)(self.list_refinements)
         router.get(
             f"{one}/result",
             dependencies=[read],
@@ -215,11 +229,22 @@ class Routes:
 
     async def resume_run(self, app: str, run_id: str) -> Response:
         """Continue a run that was cancelled, stopped or interrupted, or that failed."""
+        self.refinements.check_idle(app, run_id)
         return ResultResponse(await encode_result(await self.manager.resume(run_id, app=app)), 202)
 
     async def stop_run(self, app: str, run_id: str) -> Response:
         """Stop a run after the work in progress. It can be resumed."""
         return ResultResponse(await encode_result(await self.manager.stop(run_id, app=app)), 202)
+
+    async def refine_run(self, app: str, run_id: str, request: Request) -> StartedRefinementBody:
+        """Refine the output of one case of a run that has ended, in the background."""
+        self.find_app(app)
+        return await self.refinements.start(app, run_id, await read_json(request, self.limits))
+
+    async def list_refinements(self, app: str, run_id: str) -> RefinementListBody:
+        """The refinements of a run, also those of earlier servers."""
+        self.find_app(app)
+        return await self.refinements.list_all(app, run_id)
 
     async def get_report(self, app: str, run_id: str, request: Request) -> Response:
         """The report of a run, finished or in progress, as an HTML page without scripts."""
@@ -232,6 +257,7 @@ class Routes:
 
     async def delete_run(self, app: str, run_id: str) -> Response:
         """Delete a run that is not in progress."""
+        self.refinements.check_idle(app, run_id)
         await self.manager.delete(run_id, app=app)
         return Response(status_code=204)
 

@@ -96,7 +96,8 @@ async def serve(
             server.should_exit = True
 
     supervising = asyncio.create_task(supervise())
-    pruning = asyncio.create_task(options.retention.keep_pruning(manager))
+    is_refined = application.state.refinements.is_running
+    pruning = asyncio.create_task(options.retention.keep_pruning(manager, is_in_use=is_refined))
     try:
         with _on_signals(stopping, lambda: manager.close(timeout_s=0)):
             await server.serve(sockets=[listening])

@@ -15,6 +15,7 @@ from promptiter.server.bodies import RunListBody
 from promptiter.server.client import AsyncClient
 from promptiter.server.client_errors import ServerError
 from promptiter.server.patience import PATIENCE_S
+from promptiter.server.refine_bodies import RefinementState, StartedRefinementBody
 from promptiter.structure import StructureSnapshot
 from traces import ExecutionTrace
 from traces.model import Json
@@ -85,6 +86,14 @@ class Client:
     def stop(self, run_id: str) -> RunResult:
         """Stop a run after the work in progress. It can be resumed."""
         return _wait_for(self._client.stop(run_id))
+
+    def refine(self, run_id: str, **wanted: Json) -> StartedRefinementBody:
+        """Refine the output of a case of a run that has ended, in the background; see AsyncClient.refine."""
+        return _wait_for(self._client.refine(run_id, **wanted))
+
+    def list_refinements(self, run_id: str) -> Sequence[RefinementState]:
+        """The refinements of a run, oldest first."""
+        return _wait_for(self._client.list_refinements(run_id))
 
     def get_report(self, run_id: str) -> str:
         """The report of a run as an HTML page."""

@@ -209,7 +209,7 @@ def _replace(file: Path, raw: bytes, mode: int | None, is_known: Callable[[bytes
 
 def _exchange_if_known(part: Path, file: Path, is_known: Callable[[bytes], bool]) -> bool:
     """Replace a file by another one if its bytes are known. A file that takes its place at that moment is not lost."""
-    if not _exchange(part, file):  # not on this system: an edit between these two lines is lost
+    if not exchange_files(part, file):  # not on this system: an edit between these two lines is lost
         if not is_known(file.read_bytes()):
             part.unlink()
             return False
@@ -217,13 +217,13 @@ def _exchange_if_known(part: Path, file: Path, is_known: Callable[[bytes], bool]
         return True
     is_replaced = is_known(part.read_bytes())
     if not is_replaced:
-        _exchange(part, file)
+        exchange_files(part, file)
     part.unlink()
     return is_replaced
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two files at once; False if the system cannot."""
+def exchange_files(one: Path, other: Path) -> bool:
+    """Exchange two files or folders at once; False if the system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
     if rename is None:
         return False

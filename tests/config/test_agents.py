@@ -177,10 +177,10 @@ def test_a_text_instead_of_the_mapping_is_an_agent_in_python(project: Path) -> N
 @pytest.mark.parametrize(
     ("agent", "problem"),
     [
-        ("{prompts: {a: b}}", "agent: needs exactly one of python, call, command, http, remote, yaml, got none"),
+        ("{prompts: {a: b}}", "agent: needs exactly one of python, call, command, http, remote, yaml, task, got none"),
         (
             "{python: 'a:b', command: [c]}",
-            "agent: needs exactly one of python, call, command, http, remote, yaml, got python and command",
+            "agent: needs exactly one of python, call, command, http, remote, yaml, task, got python and command",
         ),
         ("{command: [a, '{file:n}'], prompts: {n: missing/n.md}}", "agent.prompts.n: the file "),
         ("{command: [a, '{file:n}'], prompts: {n: {}}}", "agent.prompts.n: needs exactly one of value and place"),

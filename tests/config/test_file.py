@@ -96,7 +96,7 @@ def test_all_problems_of_a_file_are_reported_with_their_places(folder: Path) -> 
         """,
     )
     assert found == [
-        "agent: must be module:attr, or a mapping with python, call, command, http, remote or yaml, not 7",
+        "agent: must be module:attr, or a mapping with python, call, command, http, remote, yaml or task, not 7",
         "metrics: must be a metrics file, or a list of metrics, not 4",
         "models.gpt-x.api_key: the environment variable 'NOT_SET' is not set; export it",
         "models.gpt-x.price.output_usd_per_million: is missing",

@@ -14,10 +14,11 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from promptiter.config.agent_section import AgentSection, PromptEntry
+from promptiter.config.descriptions import read_descriptions
 from promptiter.config.fields import PartEntry
 from promptiter.config.file import ParsedConfig, RunConfig, read_config, read_document
 from promptiter.config.model_sections import ModelSettings
-from promptiter.config.schema import build_schema, read_descriptions, read_schema
+from promptiter.config.schema import build_schema, read_schema
 from promptiter.config.sections import (
     Acceptance,
     BudgetCaps,
@@ -169,8 +170,8 @@ def test_the_names_of_built_in_parts_are_offered() -> None:
     offered = {key: keys[key]["anyOf"][0]["enum"] for key in ("search", "executor")}
     assert offered == {
         "search": [
-            *("backprop", "cheaper", "coordinate_descent", "few_shot", "fewer_tokens", "gepa", "gepa_reflective"),
-            *("learned_patches", "optuna", "random"),
+            *("backprop", "cheaper", "coordinate_descent", "edits", "few_shot", "fewer_tokens"),
+            *("gepa", "gepa_reflective", "learned_patches", "optuna", "random"),
         ],
         "executor": ["local", "process", "thread"],
     }

@@ -184,7 +184,7 @@ async def test_a_run_with_a_scorer_improves_and_claims_only_its_measure() -> Non
     assert [each.decision.accepted for each in result.rounds if each.decision] == [True, True]
     assert result.conclusion is not None
     assert result.conclusion.scope == "this scorer"
-    assert result.conclusion.obstacle == "a scorer measures no cases; give cases instead of it"
+    assert result.conclusion.obstacle == "a scorer measures no cases; give cases, or a hold-out"
     assert headline(result) == "Improved by this scorer"
     assert "\n  shown for this scorer: gain +1.000" in repr(result)
     assert RunResult.from_json(result.to_json()) == result

@@ -11,8 +11,9 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.result import CaseRow, Evaluation, Measured
 from promptiter.evaluation.score import Score
 from promptiter.policies.acceptance import AcceptancePolicy, AnyGain
-from promptiter.policies.constraints import FIGURES, Constraint, TieBreak, check_figures, compare_figure
+from promptiter.policies.constraints import Constraint, TieBreak, check_figures
 from promptiter.policies.evidence import AcceptanceDecision, Evidence
+from promptiter.policies.figures import FIGURES, compare_figure
 from traces import Failure, Usage
 
 

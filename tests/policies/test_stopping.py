@@ -16,7 +16,7 @@ from promptiter.evaluation.result import CaseRow, Evaluation, Objective
 from promptiter.evaluation.score import Score
 from promptiter.llm.ledger import Spending
 from promptiter.policies.stop_decision import CONTINUE, STOP_KINDS, StopDecision, StopReason
-from promptiter.policies.stop_limits import Deadline, MaxCalls, MaxEvaluations, MaxTokens, MaxUsd
+from promptiter.policies.stop_limits import Deadline, MaxCalls, MaxEvaluations, MaxFailures, MaxTokens, MaxUsd
 from promptiter.policies.stopping import (
     ComposableStop,
     MaxRounds,
@@ -397,3 +397,13 @@ def test_a_count_is_a_whole_number_of_at_least_one(policy: Callable[[Any], StopP
 def test_invalid_arguments_are_refused_with_advice(make: Callable[[], object], advice: str) -> None:
     with pytest.raises(SetupError, match=advice):
         make()
+
+
+def test_a_run_stops_once_so_many_candidates_crashed() -> None:
+    policy = MaxFailures(2)
+    assert policy.decide(replace(EVERYTHING, crashes=1)) == CONTINUE
+    decision = policy.decide(replace(EVERYTHING, crashes=2))
+    assert (decision.reason, decision.text) == ("max_failures", "2 candidates crashed, the limit is 2")
+    assert policy.decide(Progress(crashes=2)) == CONTINUE  # the baseline alone never ends a run
+    with pytest.raises(SetupError, match="the number of failures is 0"):
+        MaxFailures(0)

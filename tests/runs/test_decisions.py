@@ -24,6 +24,7 @@ from promptiter.policies.acceptance import AcceptancePolicy, AnyGain, Composable
 from promptiter.policies.combine import CombinedPolicy, describe_policy, iter_policies
 from promptiter.policies.constraints import Constraint, TieBreak
 from promptiter.policies.evidence import AcceptanceDecision, Answer, Evidence, MoreEvidence
+from promptiter.policies.figure_gain import Bound, FigureGain
 from promptiter.policies.goals import Goal
 from promptiter.policies.non_inferiority import NonInferior
 from promptiter.policies.policy_code import parse_acceptance
@@ -50,6 +51,7 @@ POLICIES: tuple[AcceptancePolicy, ...] = (
     AnyGain() & Constraint("cost_usd", at_most=0.02) & Constraint("length", at_least=0.1),
     Constraint("characters", at_most_times=1.02) | Constraint("latency_s", at_most=60, measured=True),
     TieBreak(("tokens", "characters"), min_gain=0.1),
+    Bound("length", ">=", 0.1) & FigureGain("length", "maximize", 0.01, (("lower", "tokens"),)),
     SigmaGain(),
     SigmaGain(0.5, 2, "every_trial"),
     SigmaGain(0.1, 2, "skip"),

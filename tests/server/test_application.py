@@ -347,3 +347,10 @@ async def test_a_run_that_cannot_be_continued_is_a_conflict_with_reasons() -> No
 
 def parse_events(text: str) -> list[dict[str, str]]:
     return [dict(line.split(": ", 1) for line in block.split("\n")) for block in text.strip().split("\n\n")]
+
+
+@pytest.mark.parametrize(("body", "status"), [(b"", 201), (b" \r\n\t", 201), (b"\x0b", 400), (b"\x0c {}", 400)])
+async def test_a_body_of_white_space_is_empty_only_if_json_knows_it(body: bytes, status: int) -> None:
+    async with serving(Manager([SmallApp(SmallRun())])) as client:
+        sent = await client.post(f"{DESK}/async-runs", content=body, headers={"Content-Type": "application/json"})
+        assert sent.status_code == status, sent.text

@@ -46,3 +46,20 @@ async def test_without_a_limit_all_runs_are_kept() -> None:
     await prune(Manager([SmallApp(SmallRun())], store=store), Retention())
     await prune(Manager([SmallApp(SmallRun())], store=store), Retention(keep_days=365 * 100))
     assert await store.for_app("desk").list_ids() == ["a", "b", "c", "d"]
+
+
+async def test_a_run_that_is_being_refined_is_kept() -> None:
+    store = MemoryStore()
+    await make_runs(store)
+    manager = Manager([SmallApp(SmallRun())], store=store)
+    asked: list[tuple[str, str]] = []
+
+    def is_refined(app: str, run_id: str) -> bool:
+        asked.append((app, run_id))
+        return run_id == "b"
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await Retention(keep_last=1).keep_pruning(manager, every_s=60, is_in_use=is_refined)
+    assert asked == [("desk", "c"), ("desk", "b")]
+    assert await store.for_app("desk").list_ids() == ["a", "b", "d"]

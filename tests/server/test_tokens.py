@@ -85,11 +85,13 @@ async def test_every_route_needs_its_scope() -> None:
         ("GET", f"{one}/report"): "read",
         ("GET", f"{one}/archive"): "read",
         ("GET", f"{one}/traces/x"): "read",
+        ("GET", f"{one}/refinements"): "read",
         ("POST", f"{DESK}/runs"): "run",
         ("POST", f"{DESK}/async-runs"): "run",
         ("POST", f"{one}/cancel"): "run",
         ("POST", f"{one}/resume"): "run",
         ("POST", f"{one}/stop"): "run",
+        ("POST", f"{one}/refine"): "run",
         ("DELETE", one): "admin",
         ("GET", "/metrics"): "admin",
     }

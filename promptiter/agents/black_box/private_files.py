@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
+
+from promptiter.agents.black_box.removal import remove_tree
 
 PREFIX = "promptiter-private-"
 _NEW = "promptiter-new-"
@@ -35,7 +36,7 @@ def make_private_folder() -> Iterator[Path]:
         try:
             yield folder
         finally:
-            _remove(folder)
+            remove_tree(str(folder))
     finally:
         os.close(handle)
 
@@ -70,14 +71,6 @@ def _remove_if_unused(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _remove(folder)
+        remove_tree(str(folder))
     finally:
         os.close(handle)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder, also if a command has protected folders inside of it."""
-    for inner, _, _ in os.walk(folder):
-        with suppress(OSError):
-            os.chmod(inner, 0o700)  # noqa: PTH101 - os.walk gives texts
-    shutil.rmtree(folder, ignore_errors=True)

@@ -78,7 +78,7 @@ async def run_process(
         await _end(transport, watcher, limits.grace_s)
         raise
     except (OSError, ValueError) as error:
-        raise _explain_start(command, error) from error
+        raise explain_start(command, error) from error
     try:
         pipe = transport.get_pipe_transport(0)
         if isinstance(pipe, asyncio.WriteTransport):
@@ -88,14 +88,12 @@ async def run_process(
             async with asyncio.timeout(limits.timeout_s):
                 await watcher.exited
         except TimeoutError:
-            raise CommandError(
-                f"{name_command(command)} did not end in {limits.timeout_s:g} s{show_tail(_decode(watcher.stderr))}"
-            ) from None
+            raise CommandError(describe_timeout(command, limits, watcher.stderr)) from None
         await asyncio.wait([watcher.closed], timeout=limits.grace_s)  # a child that was left behind keeps pipes open
     finally:
         await _end(transport, watcher, limits.grace_s)
     if watcher.exceeded:
-        raise CommandError(_describe_excess(command, watcher.exceeded, limits))
+        raise CommandError(describe_excess(command, watcher.exceeded, limits))
     return FinishedProcess(
         code=transport.get_returncode() or 0, stdout=bytes(watcher.stdout), stderr=bytes(watcher.stderr)
     )
@@ -144,6 +142,40 @@ def describe_exit(command: Sequence[str], finished: FinishedProcess) -> str:
     else:
         how = f"ended with exit code {finished.code}"
     return f"{name_command(command)} {how}{show_tail(_decode(finished.stderr))}"
+
+
+def describe_timeout(command: Sequence[str], limits: ProcessLimits, stderr: bytes | bytearray) -> str:
+    """`'bot' did not end in ...`, with the end of what it wrote to standard error."""
+    return f"{name_command(command)} did not end in {limits.timeout_s:g} s{show_tail(_decode(stderr))}"
+
+
+def explain_start(command: Sequence[str], error: OSError | ValueError) -> SetupError | CommandError:
+    """The error to raise for a command that could not be started."""
+    if isinstance(error, UnicodeEncodeError):
+        found = ascii(error.object[error.start])
+        return CommandError(
+            f"{name_command(command)} cannot be started: an argument or a variable contains {found}, half of a "
+            "surrogate pair, which is not a character"
+        )
+    if isinstance(error, ValueError):  # an embedded null byte
+        return CommandError(
+            f"{name_command(command)} cannot be started: an argument or a variable contains a NUL character, which "
+            "only standard input or a file can hold"
+        )
+    if error.errno == errno.E2BIG:
+        return CommandError(
+            f"{name_command(command)} cannot be started: its arguments and variables are too long; pass long texts "
+            "as files, {file:NAME}, or on standard input"
+        )
+    return SetupError(f"the command {shorten(command[0])} cannot be started: {error.strerror or error}")
+
+
+def describe_excess(command: Sequence[str], stream: str, limits: ProcessLimits) -> str:
+    """`'bot' wrote more than ...`, for the stream that exceeded its limit."""
+    return (
+        f"{name_command(command)} wrote more than {limits.max_output_bytes:,} bytes to {stream}; it was ended: raise "
+        "max_output_bytes if that is expected"
+    )
 
 
 def name_command(command: Sequence[str]) -> str:
@@ -222,33 +254,6 @@ def _signal_group(pid: int, number: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
-
-
-def _explain_start(command: Sequence[str], error: OSError | ValueError) -> SetupError | CommandError:
-    if isinstance(error, UnicodeEncodeError):
-        found = ascii(error.object[error.start])
-        return CommandError(
-            f"{name_command(command)} cannot be started: an argument or a variable contains {found}, half of a "
-            "surrogate pair, which is not a character"
-        )
-    if isinstance(error, ValueError):  # an embedded null byte
-        return CommandError(
-            f"{name_command(command)} cannot be started: an argument or a variable contains a NUL character, which "
-            "only standard input or a file can hold"
-        )
-    if error.errno == errno.E2BIG:
-        return CommandError(
-            f"{name_command(command)} cannot be started: its arguments and variables are too long; pass long texts "
-            "as files, {file:NAME}, or on standard input"
-        )
-    return SetupError(f"the command {shorten(command[0])} cannot be started: {error.strerror or error}")
-
-
-def _describe_excess(command: Sequence[str], stream: str, limits: ProcessLimits) -> str:
-    return (
-        f"{name_command(command)} wrote more than {limits.max_output_bytes:,} bytes to {stream}; it was ended: raise "
-        "max_output_bytes if that is expected"
-    )
 
 
 def _decode(stderr: bytes | bytearray) -> str:

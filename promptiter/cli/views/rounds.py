@@ -22,12 +22,13 @@ from promptiter.runs.iteration_rows import IterationRow, list_iterations
 from promptiter.runs.round_summary import CandidateSummary, EvaluationSummary, RoundSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.runs.summary_wording import shorten_reason
-from promptiter.wording import format_score, join_names
+from promptiter.wording import format_score, join_names, list_figures
 from traces.model import Json
 from traces.text import one_line
 
 MAX_NAMES = 12
 MAX_ITEM = 150
+MUTATIONS = "mutations"
 DIGEST_LENGTH = 8
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
@@ -60,7 +61,7 @@ def _print_table(screen: Console, summary: RunSummary) -> None:
             lines.append(("", Text(shorten_reason(each.skipped), "dim")))
         for number, line in enumerate(lines):
             table.add_row("" if number else str(each.round), "" if number else _format_figures(each.train), *line)
-        for text in (*_list_passes(each), *map(_format_note, each.notes)):
+        for text in (*_list_passes(each), *_list_notes(each)):
             table.add_row("", "", "", text)
     screen.print(table)
 
@@ -74,8 +75,8 @@ def _print_iterations(screen: Console, summary: RunSummary) -> None:
     for row, each in zip(list_iterations(summary), summary.rounds, strict=True):
         score = "" if row.validation is None else format_score(row.validation)
         table.add_row(str(row.round), row.kind, row.parents, row.minibatch, score, _format_iteration(row))
-        for note in each.notes:
-            table.add_row("", "", "", "", "", _format_note(note))
+        for text in _list_notes(each):
+            table.add_row("", "", "", "", "", text)
     screen.print(table)
 
 
@@ -129,7 +130,7 @@ def _print_pool_round(screen: Console, each: RoundSummary) -> None:
         _print_profile(screen, candidate.digest, _describe_candidate(candidate))
     if each.skipped or not each.candidates:
         print_indented(screen, Text(shorten_reason(each.skipped), "dim"))
-    for text in (*_list_passes(each), *map(_format_note, each.notes)):
+    for text in (*_list_passes(each), *_list_notes(each)):
         print_indented(screen, text)
 
 
@@ -168,6 +169,16 @@ def _list_passes(each: RoundSummary) -> list[Text]:
     return lines
 
 
+def _list_notes(each: RoundSummary) -> list[Text]:
+    """What the search recorded of a round. Of mutations, only what was refused beside the candidates is new."""
+    others = [_format_note(note) for note in each.notes if note.type != MUTATIONS]
+    if each.skipped:
+        return others
+    written = [note.data for note in each.notes if note.type == MUTATIONS and isinstance(note.data, dict)]
+    refused = [one.get("refused", ()) for data in written for one in data.get("mutations", ())]
+    return [Text(f"refused: {shorten_reason('; '.join(one))}", "dim") for one in refused if one] + others
+
+
 def _format_note(note: SearchNote) -> Text:
     """An event of a search's own: its type and its data, with profiles by the start of their digests."""
     data = note.data if isinstance(note.data, dict) else {"": note.data}
@@ -187,4 +198,6 @@ def _shorten_digest(digest: str) -> str:
 
 
 def _format_figures(figures: EvaluationSummary | None) -> str:
-    return "" if figures is None else f"{format_score(figures.score)}, {figures.passed}/{figures.cases} pass"
+    if figures is None:
+        return ""
+    return list_figures(figures.figures) or f"{format_score(figures.score)}, {figures.passed}/{figures.cases} pass"

@@ -32,7 +32,7 @@ from promptiter.runs.summary_wording import (
     format_amount,
     shorten_reason,
 )
-from promptiter.wording import join_names, path_from_here, plural
+from promptiter.wording import MAX_FIGURES, join_names, path_from_here, plural
 from traces.text import one_line
 
 MAX_FIRST_REASON = 150
@@ -97,7 +97,15 @@ def print_end(screen: Console, summary: RunSummary) -> None:
     print_headline(screen, summary)
     cost = f"cost {cost_line(summary.costs)}"
     limit = f"Not shown for new cases: {summary.obstacle}" if summary.obstacle else ""
-    found = [limit, *_need_lines(summary), failing_line(summary), *summary.case_history, *_per_run_lines(summary), cost]
+    found = [
+        _figures_line(summary),
+        limit,
+        *_need_lines(summary),
+        failing_line(summary),
+        *summary.case_history,
+        *_per_run_lines(summary),
+        cost,
+    ]
     for line in found:
         if line:
             print_indented(screen, Text(line))
@@ -118,6 +126,19 @@ def _need_lines(summary: RunSummary) -> list[str]:
         return []
     forecast = read_forecast(summary.folder)
     return [] if forecast is None else describe_needs(forecast)
+
+
+def _figures_line(summary: RunSummary) -> str:
+    """What a scorer measured before and after, in its own units."""
+    before, after = summary.baseline, summary.candidate or summary.validation
+    if before is None or not before.figures:
+        return ""
+    new = {} if after is None else after.figures
+    pairs = [
+        f"{name} {old:.6g}" + (f" → {new[name]:.6g}" if name in new and new[name] != old else "")
+        for name, old in before.figures.items()
+    ]
+    return f"measured: {', '.join(pairs[:MAX_FIGURES])}"
 
 
 def _per_run_lines(summary: RunSummary) -> list[str]:

@@ -132,6 +132,11 @@ def _print_scores(screen: Console, summary: RunSummary) -> None:
             (each.name, format_score(each.before), format_score(each.after), f"threshold {each.limit:g}")
             for each in summary.metrics
         ]
+    rows += [
+        (name, f"{old:.6g}", f"{after.figures[name]:.6g}", "")
+        for name, old in before.figures.items()
+        if name in after.figures
+    ]
     rows += _list_eval_sets(before, after)
     if summary.test_baseline is not None and summary.test is not None:
         rows.append(_compare("test set", summary.test_baseline, summary.test))

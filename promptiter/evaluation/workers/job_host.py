@@ -155,6 +155,7 @@ class JobHost:
             usage=row.usage,
             trace_digests=tuple([await self.trace_store.put(trace, redactor=redactor) for trace in scored.traces]),
             reads=row.reads,
+            figures=row.figures,
             measured=row.measured,
         )
 

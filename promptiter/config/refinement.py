@@ -1,0 +1,327 @@
+"""Builds a refinement: finds the seed, and what its iterations are run and measured by.
+
+    configured = build_refinement(Path("essay"), RefinementSettings(command=("python", "step.py")))
+    session = asyncio.run(configured.refine())
+
+A run of ours knows its agent and metrics. For other seeds, the agent is named or is a command.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from promptiter.agents.base import Agent, check_agent_health, restore_agent
+from promptiter.config.agents import build_agent
+from promptiter.config.build import build_configured_evaluator, build_configured_gateway
+from promptiter.config.file import FILE_NAME, ParsedConfig, RunConfig, merge_settings, read_config, read_document
+from promptiter.config.refine_section import RefineSection
+from promptiter.config.refinement_settings import MIXED, RefinementSettings
+from promptiter.engine.engine import Engine
+from promptiter.engine.request_checks import CheckedRequest
+from promptiter.errors import RequestError, SetupError, nearest
+from promptiter.evaluation.data.case import EvalCase
+from promptiter.evaluation.evaluator import Evaluator
+from promptiter.llm.gateway import Gateway
+from promptiter.runs.summary import read_result
+from promptiter.tasks.refine.agent_runner import AgentRunner
+from promptiter.tasks.refine.budget import BudgetFloors
+from promptiter.tasks.refine.command_agent import IterationCommand, prepare_command
+from promptiter.tasks.refine.iteration_guard import NodeRoles
+from promptiter.tasks.refine.loop import Clock, IterationRequest, RefinementOptions, refine
+from promptiter.tasks.refine.records import ModelPair
+from promptiter.tasks.refine.run_seeds import choose_roles, open_case
+from promptiter.tasks.refine.seeds import (
+    RUBRIC,
+    Seed,
+    find_target_sessions,
+    is_run_folder,
+    open_rubric_folder,
+    open_run_folder,
+    open_target,
+)
+from promptiter.tasks.refine.sessions import RefinementSession
+from promptiter.tasks.refine.tiers import TierPlan
+from traces.model import Json
+
+RUN_TOKENS = 20_000
+"""The least number of tokens of an iteration of a run of ours: a call reserves the longest answer it may get."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredRefinement:
+    """A refinement that is ready to start. `warnings` are messages for the user."""
+
+    seed: Seed
+    runner: AgentRunner
+    options: RefinementOptions
+    gateway: Gateway
+    agent: Agent | None = None
+    warnings: tuple[str, ...] = ()
+
+    async def refine(
+        self,
+        *,
+        clock: Clock | None = None,
+        notify: Callable[[str], None] = lambda _: None,
+        on_begin: Callable[[str], None] = lambda _: None,
+    ) -> RefinementSession:
+        """Refine the seed. The session is stored in every case."""
+        if self.agent is not None:
+            await check_agent_health(self.agent)
+        try:
+            return await refine(self.seed, self.runner, self.options, clock=clock, notify=notify, on_begin=on_begin)
+        finally:
+            if self.agent is not None:
+                await restore_agent(self.agent)
+
+
+def build_refinement(
+    folder: Path | None,
+    settings: RefinementSettings | None = None,
+    *,
+    target: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ConfiguredRefinement:
+    """Build the refinement of a result that is not a run of ours: a run of AWP, a folder with a rubric, or a target.
+
+    SetupError says what is missing.
+    """
+    settings = settings or RefinementSettings()
+    if target is not None:
+        home, _ = find_target_sessions(target)
+        if settings.work is not None and not settings.work.resolve().is_relative_to(home.parents[1].resolve()):
+            raise SetupError(
+                f"--work-dir {str(settings.work)!r} must be below {str(home.parents[1])!r}: the next refinement of "
+                f"{target!r} starts from the best run, which is kept there"
+            )
+        return _build_other(lambda _: open_target(target), settings, environ)
+    if folder is None or not folder.is_dir():
+        raise SetupError(f"there is no folder {str(folder)!r}; name a finished run, or a folder with a {RUBRIC}")
+    if is_run_folder(folder):
+        return _build_other(lambda _: open_run_folder(folder), settings, environ)
+    if settings.rubric is not None or (folder / RUBRIC).is_file():
+        open_folder = partial(open_rubric_folder, folder, task=settings.task)
+        return _build_other(lambda given: open_folder(rubric=settings.rubric or given.rubric), settings, environ)
+    raise SetupError(
+        f"{str(folder)!r} is not a finished run, and has no {RUBRIC}; name the folder of a run, or give --rubric"
+    )
+
+
+def build_case_refinement(
+    folder: Path,
+    *,
+    engine: Engine,
+    checked: CheckedRequest,
+    section: RefineSection,
+    settings: RefinementSettings,
+    case_id: str | None = None,
+) -> ConfiguredRefinement:
+    """The refinement of a case of a run in a folder, by the engine that made it. SetupError if there is none."""
+    result = read_result(folder)
+    if result.status not in ("succeeded", "failed", "cancelled"):
+        raise SetupError(f"the run {folder.name!r} is {result.status}; wait until it has ended, or stop it")
+    if checked.request.scorer is not None:
+        raise SetupError(f"the run {folder.name!r} was scored as a whole: it has no cases whose output can be refined")
+    sets = (checked.train, checked.validation, *([] if checked.test is None else [checked.test]))
+    cases: dict[str, EvalCase] = {}
+    for each in sets:
+        cases |= {name: case for name, case in each.by_id.items() if name not in cases}
+    agent = engine.agent
+    roles = _choose_roles(section, agent, is_command=bool(settings.command))
+    evaluator = engine.evaluator.for_run()
+    seed = open_case(folder, result, cases, case_id=case_id, weights=evaluator.weights, roles=roles)
+    workers = [node for node in agent.describe().nodes if node.kind == "llm" and roles.is_worker(node.id)]
+    floors = BudgetFloors(workers=max(1, len(workers)), loops=max(1, len(roles.managers)), tokens=RUN_TOKENS)
+    return _finish(
+        seed,
+        section,
+        settings,
+        evaluator=evaluator,
+        gateway=evaluator.gateway,
+        agent=None if settings.command else agent,
+        roles=roles,
+        floors=floors,
+    )
+
+
+def _build_other(
+    open_seed: Callable[[RefineSection], Seed], settings: RefinementSettings, environ: Mapping[str, str] | None
+) -> ConfiguredRefinement:
+    """The refinement of a seed that does not know its agent."""
+    parsed = _read_config(settings, {}, environ)
+    seed = open_seed(parsed.config.refine)
+    section = parsed.config.refine
+    rubric = seed.rubric or (settings.rubric or section.rubric or "")
+    text = rubric.read_text(encoding="utf-8-sig") if isinstance(rubric, Path) else rubric
+    evaluator: Evaluator | None = None
+    if text:
+        if parsed.config.judge is None:
+            raise SetupError("a rubric needs a judge; give --judge MODEL, or judge: in promptiter.yaml")
+        metrics: Json = {"metrics": [_build_metric(text, section.threshold)]}
+        evaluator = build_configured_evaluator(_read_config(settings, metrics, environ), environ=environ).for_run()
+    elif settings.config is not None and parsed.config.metrics is not None:
+        evaluator = build_configured_evaluator(parsed, environ=environ).for_run()
+    gateway = build_configured_gateway(parsed, environ=environ) if evaluator is None else evaluator.gateway
+    agent = None if settings.command else _build_named_agent(parsed, settings)
+    if evaluator is None and agent is not None:
+        raise SetupError(
+            "nothing would measure what the agent delivers; give --rubric FILE, or --config with metrics. A --command "
+            "may also write a run_completion.json with its own figures"
+        )
+    roles = _choose_roles(section, agent, is_command=bool(settings.command))
+    if evaluator is not None:
+        seed = replace(seed, is_measured=False)
+    return _finish(seed, section, settings, evaluator=evaluator, gateway=gateway, agent=agent, roles=roles)
+
+
+def _finish(
+    seed: Seed,
+    section: RefineSection,
+    settings: RefinementSettings,
+    *,
+    evaluator: Evaluator | None,
+    gateway: Gateway,
+    agent: Agent | None,
+    roles: NodeRoles,
+    floors: BudgetFloors | None = None,
+) -> ConfiguredRefinement:
+    if settings.work is not None:
+        _create_work(settings.work)
+    tiers = section.tiers.build() if settings.tiers is None else settings.tiers
+    has_both = settings.tiers is not None and settings.models != ModelPair()
+    named = {*tiers.models, *filter(None, (settings.models.manager, settings.models.worker))}
+    if not settings.command and (problems := gateway.find_setup_problems(named)):
+        raise RequestError(problems)
+
+    command = prepare_command(settings.command) if agent is None else ()
+
+    def build(request: IterationRequest) -> Agent:
+        return IterationCommand(command=command, request=request) if agent is None else agent
+
+    return ConfiguredRefinement(
+        seed=seed,
+        runner=AgentRunner(
+            build_agent=build,
+            gateway=gateway,
+            evaluator=evaluator,
+            case=seed.case,
+            profile=seed.profile if agent is not None else None,
+            roles=roles,
+            shows_deliverable=agent is not None,
+        ),
+        options=RefinementOptions(
+            iterations=section.iterations if settings.iterations is None else settings.iterations,
+            models=ModelPair() if has_both else settings.models,
+            tiers=tiers if settings.models == ModelPair() or has_both else TierPlan(),
+            weights=section.loss.build(),
+            floors=section.floors.build(floors or BudgetFloors()),
+            work=settings.work,
+        ),
+        gateway=gateway,
+        agent=agent,
+        warnings=(MIXED,) if has_both else (),
+    )
+
+
+def check_case_settings(folder: Path, settings: RefinementSettings) -> None:
+    """SetupError for settings that a run of ours has itself."""
+    given = {
+        "agent": settings.agent,
+        "rubric": settings.rubric,
+        "task": settings.task,
+        "judge": settings.judge,
+        "config": settings.config,
+    }
+    if named := [f"--{name}" for name, value in given.items() if value]:
+        raise SetupError(
+            f"{named[0]} is for results that are not a run of promptiter; {folder.name!r} has its own agent, cases and "
+            "metrics. Leave it out"
+        )
+
+
+def _create_work(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(f"--work-dir {str(folder)!r} cannot be created: {error.strerror}") from error
+
+
+def _read_config(
+    settings: RefinementSettings, metrics: Mapping[str, Json], environ: Mapping[str, str] | None
+) -> ParsedConfig:
+    """The configuration with the settings of the command, or only these if there is no file."""
+    given: dict[str, Json] = dict(metrics)
+    if settings.agent is not None:
+        given["agent"] = settings.agent
+    if settings.judge is not None:
+        given["judge"] = settings.judge
+    if settings.max_usd is not None:
+        given["budget"] = {"max_usd": settings.max_usd}
+    file = settings.config or Path(FILE_NAME)
+    if settings.config is None and not file.exists():
+        return read_document({}, file=file, settings=given, environ=environ)
+    parsed = read_config(file, environ=environ)
+    if metrics:  # they take the place of those of the file
+        document = {key: value for key, value in parsed.document.items() if key != "metrics"}
+        parsed = read_document(document, file=parsed.file or file, settings=given, environ=environ)
+    else:
+        parsed = read_document(merge_settings(parsed.document, {}), file=parsed.file or file, settings=given)
+    if parsed.problems:
+        raise RequestError(parsed.problems)
+    return parsed
+
+
+def _build_named_agent(parsed: ParsedConfig, settings: RefinementSettings) -> Agent:
+    config: RunConfig = parsed.config
+    if not config.agent or (settings.agent is None and settings.config is None):
+        raise SetupError(
+            "this result does not say which agent made it; name one with --agent module:attr, or give a --command that "
+            "is run in the folder of each iteration"
+        )
+    return build_agent(config.agent, folders=config.python_path)
+
+
+def _choose_roles(section: RefineSection, agent: Agent | None, *, is_command: bool) -> NodeRoles:
+    """The roles of the configuration; without any, those that the structure of the agent suggests."""
+    if section.manager or section.prefix_node is not None:
+        first = section.manager[0] if section.manager else None
+        roles = NodeRoles(managers=section.manager, workers=section.workers, prefix_node=section.prefix_node or first)
+    elif is_command or agent is None:
+        return NodeRoles(workers=section.workers)
+    else:
+        return replace(choose_roles(agent.describe()), workers=section.workers)
+    if agent is not None and not is_command:
+        known = [node.id for node in agent.describe().nodes]
+        named = (*roles.managers, *roles.workers, *filter(None, [roles.prefix_node]))
+        for name in named if len(known) > 1 else ():  # the nodes of a black box are known by its calls only
+            if name not in known:
+                raise SetupError(f"refine: the agent has no node {name!r}{nearest(name, known)}")
+    return roles
+
+
+def _build_metric(rubric: str, threshold: float) -> Json:
+    """The metric of a rubric: a judge has a verdict on each entry of its list, or on the whole text."""
+    rubrics: Json = [
+        {"id": f"criterion_{number}", "content": {"text": text}}
+        for number, text in enumerate(list_criteria(rubric), start=1)
+    ]
+    return {
+        "metric_name": "llm_rubric_response",
+        "threshold": threshold,
+        "criterion": {"llm_judge": {"rubrics": rubrics}},
+    }
+
+
+def list_criteria(rubric: str) -> Sequence[str]:
+    """The entries of the lists in a rubric; without a list, its whole text."""
+    found = [" ".join(match[1].split()) for match in _ENTRY.finditer(rubric)]
+    return found or [rubric.strip()]
+
+
+_ENTRY = re.compile(
+    r"^[ \t]*(?:[-*+]|\d+[.)])[ \t]+(?:\[[ xX]\][ \t]+)?(\S.*(?:\n[ \t]{2,}(?![-*+]|\d+[.)])\S.*)*)", re.MULTILINE
+)

@@ -1,0 +1,304 @@
+"""Reads a task.yaml into a FileTask: its keys, its paths, and the files that its commands must not change."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from promptiter.agents.black_box.command import INHERITED
+from promptiter.config.task_yaml.sections import CommandBlock, JudgeBlock, ScorerBlock, TaskFile
+from promptiter.errors import SetupError
+from promptiter.evaluation.data.evalset_yaml import read_yaml
+from promptiter.llm.secret_fields import expand_variables
+from promptiter.tasks.files.globs import find_escape, has_wildcard, list_files, matches
+from promptiter.tasks.files.python_scorer import build_command
+from promptiter.tasks.files.rubrics import ALL_JUDGES, read_rubrics
+from promptiter.tasks.files.task import (
+    Artifacts,
+    FileTask,
+    OutputFields,
+    TaskCommand,
+    TaskConstraint,
+    TaskGuards,
+    TaskHoldout,
+    TaskJudge,
+    TaskObjective,
+    TaskSandbox,
+    TaskScorer,
+    TaskTieBreaker,
+)
+from promptiter.user_files import Location, read_object
+from traces.model import Json
+
+FILE_NAME = "task.yaml"
+RUBRIC, PROMPT = "rubric.md", "prompt.md"
+"""Files beside task.yaml that are used if they are there: rubrics of judges, and what editors should know."""
+
+_OWN_KEYS = ("artifacts", "runner", "mutation")
+"""Keys of task.yaml that promptiter.yaml does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDocument:
+    """A task.yaml: its keys, and the task that they describe."""
+
+    file: Path
+    given: TaskFile
+    task: FileTask
+
+    @property
+    def folder(self) -> Path:
+        return self.task.folder
+
+    def resolve(self, path: str | None) -> Path | None:
+        """A path of the file, relative to its folder."""
+        return None if path is None else self.folder / path
+
+
+def is_task_yaml(document: Mapping[str, Json]) -> bool:
+    """Whether a configuration file is a task.yaml."""
+    return any(key in document for key in _OWN_KEYS)
+
+
+def read_task_file(file: Path, *, environ: Mapping[str, str] | None = None) -> TaskDocument:
+    """Read a task.yaml, or the one in a folder. A SetupError lists what is wrong with it."""
+    file = file / FILE_NAME if file.is_dir() else file
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        hint = "; `promptiter task init` writes one" if isinstance(error, FileNotFoundError) else ""
+        raise SetupError(f"{file}: cannot be read: {error.strerror or error}{hint}") from error
+    except UnicodeDecodeError as error:
+        raise SetupError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
+    document = read_yaml(text, file=os.fspath(file))
+    if not isinstance(document, dict) or not is_task_yaml(document):
+        raise SetupError(f"{file}: is not a file task, which has the key artifacts")
+    return parse_task_file(document, file=file, environ=environ)
+
+
+def parse_task_file(
+    document: Mapping[str, Json], *, file: Path, environ: Mapping[str, str] | None = None
+) -> TaskDocument:
+    """The content of a task.yaml as a task."""
+    given = read_object(TaskFile, dict(document), Location(os.fspath(file)), error=SetupError)
+    builder = _TaskBuilder(given, file, os.environ if environ is None else environ)
+    return TaskDocument(file=file, given=given, task=builder.build())
+
+
+class _TaskBuilder:
+    def __init__(self, given: TaskFile, file: Path, environ: Mapping[str, str]) -> None:
+        self.given = given
+        self.file = file
+        self.folder = Path(os.path.realpath(file.parent))
+        self.root = Path(os.path.realpath(self.folder / given.workspace))
+        self.environ = environ
+
+    def build(self) -> FileTask:
+        given = self.given
+        if not self.root.is_dir():
+            raise self._fail("workspace", f"{str(self.root)!r} is not a folder")
+        artifacts = Artifacts(
+            include=tuple(given.artifacts.include),
+            exclude=tuple(given.artifacts.exclude),
+            types=tuple(given.mutation.allowed_file_types),
+        )
+        objectives = tuple(
+            TaskObjective(
+                metric=each.primary_metric,
+                direction=each.direction,
+                min_gain=next(gain for gain in (each.min_gain, given.policy.min_gain, 0.0) if gain is not None),
+                scale=each.scale,
+            )
+            for each in given.objectives
+        )
+        judges = tuple(self._build_judge(each, at) for at, each in enumerate(given.all_judges))
+        judged = {ALL_JUDGES, *(each.metric for each in judges)}
+        metric = objectives[0].metric if objectives[0].metric not in judged else "score"
+        scorers = tuple(
+            self._build_scorer(each, f"scorer[{at}]", default=metric) for at, each in enumerate(given.scorers)
+        )
+        runner = None if given.runner is None else self._build_command(given.runner, "runner")
+        holdout = self._build_holdout(metric)
+        commands = [*([runner] if runner else []), *(each.command for each in scorers)]
+        if holdout is not None:
+            commands.append(holdout.scorer.command)
+        functions = [each.function for each in (*scorers, *([holdout.scorer] if holdout else [])) if each.function]
+        return FileTask(
+            id=given.id,
+            folder=self.folder,
+            root=self.root,
+            artifacts=artifacts,
+            objectives=objectives,
+            description=given.description.strip(),
+            prompt=self._read_prompt(),
+            runner=runner,
+            traces=() if given.runner is None else tuple(given.runner.traces),
+            scorers=scorers,
+            judges=judges,
+            holdout=holdout,
+            constraints=tuple(
+                TaskConstraint(metric=each.metric, op=each.op, value=float(each.value)) for each in given.constraints
+            ),
+            tie_breakers=tuple(
+                TaskTieBreaker(metric=str(each.lower or each.higher), better="lower" if each.lower else "higher")
+                for each in given.policy.tie_breakers
+            ),
+            guards=self._build_guards(),
+            protected=tuple(sorted(set(self._list_protected(commands, functions, artifacts)))),
+            logs=tuple(self._list_logs()),
+            sandbox=TaskSandbox(
+                kind=given.sandbox.kind,
+                disk_bytes=given.sandbox.disk_mb * 1024 * 1024,
+                processes=given.sandbox.processes,
+                memory_bytes=None if given.sandbox.memory_mb is None else given.sandbox.memory_mb * 1024 * 1024,
+                network=given.sandbox.network,
+            ),
+        )
+
+    def _build_command(self, block: CommandBlock, place: str, *, function: str = "") -> TaskCommand:
+        arguments = build_command(function) if function else self._split(block, place)
+        if problem := None if block.cwd == "." else find_escape(block.cwd.removeprefix("./")):
+            raise self._fail(f"{place}.cwd", f"{block.cwd!r} {problem}")
+        if not (self.root / block.cwd).is_dir():
+            raise self._fail(f"{place}.cwd", f"{block.cwd!r} is not a folder of the workspace")
+        environment = {**self.given.environment, **block.environment}
+        try:
+            expanded = {name: expand_variables(value, self.environ) for name, value in environment.items()}
+        except ValueError as error:
+            raise self._fail(f"{place}.environment", str(error)) from error
+        inherit = block.inherit if block.inherit is not None else self.given.inherit
+        return TaskCommand(
+            arguments=arguments,
+            cwd=block.cwd.removeprefix("./") or ".",
+            timeout_s=block.timeout_seconds,
+            max_output_bytes=block.max_output_bytes,
+            environment=expanded,
+            inherit=INHERITED if inherit is None else tuple(inherit),
+        )
+
+    def _split(self, block: CommandBlock, place: str) -> tuple[str, ...]:
+        given = block.command
+        if given is None:
+            raise self._fail(f"{place}.command", "is missing; name the command")
+        if block.shell:
+            if not isinstance(given, str):
+                raise self._fail(f"{place}.shell", "a shell reads one text, and the command is a list; remove shell")
+            return ("/bin/sh", "-c", given)
+        if not isinstance(given, str):
+            return tuple(given)
+        try:
+            arguments = tuple(shlex.split(given))
+        except ValueError as error:
+            raise self._fail(f"{place}.command", f"{given!r} cannot be split: {error}; write a list") from error
+        if not arguments:
+            raise self._fail(f"{place}.command", "is empty")
+        if found := [each for each in arguments if each in _OPERATORS]:
+            raise self._fail(f"{place}.command", f"contains {found[0]!r}, which only a shell reads; set shell: true")
+        return arguments
+
+    def _build_scorer(self, block: ScorerBlock, place: str, *, default: str) -> TaskScorer:
+        fields = OutputFields(
+            score=block.parse.score_field, metrics=block.parse.metrics_field, cases=block.parse.cases_field
+        )
+        return TaskScorer(
+            command=self._build_command(block, place, function=block.function or ""),
+            function=block.function or "",
+            metric=block.metric or default,
+            fields=fields,
+        )
+
+    def _build_holdout(self, metric: str) -> TaskHoldout | None:
+        block = self.given.holdout
+        if block is None:
+            return None
+        for path in block.files:
+            if problem := find_escape(path.rstrip("/")):
+                raise self._fail("holdout.files", f"{path!r} {problem}")
+            if not (self.root / path).exists() and not any(list_files(self.root, [path])):
+                raise self._fail(
+                    "holdout.files", f"{path!r} matches nothing in the workspace, so it would hide nothing"
+                )
+        files = [path.rstrip("/") for path in block.files if not has_wildcard(path)]
+        files += list_files(self.root, [path for path in block.files if has_wildcard(path)])
+        return TaskHoldout(
+            scorer=self._build_scorer(block, "holdout", default=metric), cases=tuple(block.cases), files=tuple(files)
+        )
+
+    def _build_judge(self, block: JudgeBlock, at: int) -> TaskJudge:
+        file = self.folder / (block.rubric or RUBRIC)
+        return TaskJudge(
+            metric=block.metric or ("judge" if at == 0 else f"judge_{at + 1}"),
+            model=block.model,
+            rubrics=read_rubrics(file),
+            rubric_file=file,
+            subject=block.subject,
+            options=block.options,
+        )
+
+    def _build_guards(self) -> TaskGuards:
+        block = self.given.guards
+        return TaskGuards(
+            max_characters=block.max_characters,
+            max_growth=block.max_growth,
+            max_keyword_share=block.max_keyword_share,
+            max_repeated_share=block.max_repeated_share,
+            required_sections=tuple(block.required_sections),
+            required_texts=tuple(block.required_texts),
+            forbidden_texts=tuple(block.forbidden_texts),
+        )
+
+    def _read_prompt(self) -> str:
+        file = self.folder / PROMPT
+        return file.read_text(encoding="utf-8-sig").strip() if file.is_file() else ""
+
+    def _list_protected(self, commands: list[TaskCommand], functions: list[str], artifacts: Artifacts) -> Iterator[str]:
+        """The files that commands name, the rubric, this file, and those of `protected`, as far as none may change."""
+        for command in commands:
+            for each in (part for argument in command.arguments for part in argument.split()):
+                yield from self._protect(PurePosixPath(command.cwd, each).as_posix(), artifacts)
+        for function in functions:
+            yield from self._protect(f"{function.partition(':')[0].replace('.', '/')}.py", artifacts)
+        for name in (self.file.name, RUBRIC):
+            place = self.folder / name
+            if place.is_relative_to(self.root):
+                yield from self._protect(place.relative_to(self.root).as_posix(), artifacts)
+        for pattern in self.given.protected:
+            found = list(list_files(self.root, [pattern.removeprefix("./")]))
+            if not found:
+                raise self._fail("protected", f"{pattern!r} matches no file of the workspace")
+            for path in found:
+                yield from self._protect(path, artifacts)
+
+    def _protect(self, path: str, artifacts: Artifacts) -> Iterator[str]:
+        if find_escape(path) is None and (self.root / path).is_file():
+            may_change = matches(path, artifacts.include) and not matches(path, artifacts.exclude)
+            if not may_change or not path.endswith(artifacts.types or ("",)):
+                yield path
+
+    def _list_logs(self) -> Iterator[str]:
+        """What the run writes, if it is inside the workspace: no command may see it."""
+        given = self.given
+        written = {
+            "logging.results_file": given.logging.results_file,
+            "logging.candidate_dir": given.logging.candidate_dir,
+            "runs": given.runs,
+            "": ".promptiter",
+        }
+        for key, path in written.items():
+            place = None if path is None else Path(os.path.normpath(self.folder / path))
+            if place is None or place == self.root or not place.is_relative_to(self.root):
+                continue
+            log = place.relative_to(self.root).as_posix()
+            needed = [*self.given.artifacts.include, *(each.removeprefix("./") for each in self.given.protected)]
+            if hidden := [each for each in needed if each == log or each.startswith(f"{log}/")]:
+                raise self._fail(key, f"{path!r} holds {hidden[0]!r}, which commands must see; write to another place")
+            yield log
+
+    def _fail(self, place: str, problem: str) -> SetupError:
+        return SetupError(f"{self.file}: {place}: {problem}")
+
+
+_OPERATORS = frozenset(("|", "||", "&&", ";", ">", ">>", "<", "&"))

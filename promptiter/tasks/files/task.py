@@ -1,0 +1,189 @@
+"""FileTask: what a task.yaml asks for, checked and with absolute paths. `promptiter.config.task_yaml` builds it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from promptiter.agents.black_box.command import INHERITED
+
+Direction: TypeAlias = Literal["maximize", "minimize"]
+Operator: TypeAlias = Literal["<=", "<", ">=", ">", "==", "!="]
+SandboxKind: TypeAlias = Literal["auto", "namespaces", "landlock", "none"]
+
+_OPERATORS: Mapping[Operator, Callable[[Decimal, Decimal], bool]] = {
+    "<=": operator.le,
+    "<": operator.lt,
+    ">=": operator.ge,
+    ">": operator.gt,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+
+CASE = "{case}"
+"""In the command of a hold-out scorer: the name of the case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCommand:
+    """A command, where it runs in the workspace, its limits, and its variables. No shell reads the arguments."""
+
+    arguments: tuple[str, ...]
+    cwd: str = "."
+    timeout_s: float = 300.0
+    max_output_bytes: int = 10_000_000
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # it may hold a secret
+    inherit: tuple[str, ...] = INHERITED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFields:
+    """Where score, metrics and cases are in the JSON of a scorer: names, or paths such as `result.score`."""
+
+    score: str = "score"
+    metrics: str = "metrics"
+    cases: str = "cases"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScorer:
+    """A command that prints JSON, or a Python function as `module:attr`. `metric` names its score."""
+
+    command: TaskCommand
+    function: str = ""
+    metric: str = ""
+    fields: OutputFields = OutputFields()
+
+    @property
+    def name(self) -> str:
+        return self.function or " ".join(self.command.arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskJudge:
+    """A model that judges artifacts, or what the runner printed, by rubrics. `metric` names its figure."""
+
+    metric: str
+    model: str
+    rubrics: tuple[str, ...]
+    rubric_file: Path
+    subject: Literal["artifacts", "output"] = "artifacts"
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskHoldout:
+    """A scorer that the search never sees. `cases` are its parts; `files` are hidden until the runner has ended."""
+
+    scorer: TaskScorer
+    cases: tuple[str, ...]
+    files: tuple[str, ...] = ()
+
+    @property
+    def runs_per_case(self) -> bool:
+        """Whether the command names its case, so that it runs once for each."""
+        return any(CASE in each for each in self.scorer.command.arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskObjective:
+    """The figure to improve. `scale` are the figures that count as 0 and 1 on the scale of scores."""
+
+    metric: str
+    direction: Direction = "maximize"
+    min_gain: float = 0.0
+    scale: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConstraint:
+    """A bound of a figure. Differences are those of the decimal numbers, and true counts as 1."""
+
+    metric: str
+    op: Operator
+    value: float
+
+    def holds(self, figure: float) -> bool:
+        return _OPERATORS[self.op](Decimal(repr(float(figure))), Decimal(repr(float(self.value))))
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.op} {self.value:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTieBreaker:
+    metric: str
+    better: Literal["lower", "higher"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskGuards:
+    """Checks of the artifacts against reward hacking. Each that is given is a figure with a bound."""
+
+    max_characters: int | None = None
+    max_growth: float | None = None
+    max_keyword_share: float | None = None
+    max_repeated_share: float | None = None
+    required_sections: tuple[str, ...] = ()
+    required_texts: tuple[str, ...] = ()
+    forbidden_texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifacts:
+    """Which files may change: patterns relative to the workspace, and endings of names (none: all)."""
+
+    include: tuple[str, ...]
+    exclude: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSandbox:
+    """How a private copy is isolated, and what it may use."""
+
+    kind: SandboxKind = "auto"
+    disk_bytes: int = 512 * 1024 * 1024
+    processes: int = 256
+    memory_bytes: int | None = None
+    network: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTask:
+    """A file task. `folder` is that of its file, `root` the workspace. `logs` are paths that no command may see."""
+
+    id: str
+    folder: Path
+    root: Path
+    artifacts: Artifacts
+    objectives: tuple[TaskObjective, ...]
+    description: str = ""
+    prompt: str = ""
+    runner: TaskCommand | None = None
+    traces: tuple[str, ...] = ()
+    scorers: tuple[TaskScorer, ...] = ()
+    judges: tuple[TaskJudge, ...] = ()
+    holdout: TaskHoldout | None = None
+    constraints: tuple[TaskConstraint, ...] = ()
+    tie_breakers: tuple[TaskTieBreaker, ...] = ()
+    guards: TaskGuards = TaskGuards()
+    protected: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
+    sandbox: TaskSandbox = TaskSandbox()
+
+    @property
+    def primary(self) -> TaskObjective:
+        return self.objectives[0]
+
+    @property
+    def named_figures(self) -> tuple[str, ...]:
+        """The figures that decide about a candidate, each once."""
+        named = [each.metric for each in self.objectives]
+        named += [each.metric for each in self.constraints]
+        named += [each.metric for each in self.tie_breakers]
+        return tuple(dict.fromkeys(named))
