@@ -31,7 +31,7 @@ from promptiter.tasks.refine.agent_runner import AgentRunner
 from promptiter.tasks.refine.budget import BudgetFloors
 from promptiter.tasks.refine.command_agent import IterationCommand, prepare_command
 from promptiter.tasks.refine.iteration_guard import NodeRoles
-from promptiter.tasks.refine.loop import Clock, IterationRequest, RefinementOptions, refine
+from promptiter.tasks.refine.loop import IterationRequest, RefinementOptions, refine
 from promptiter.tasks.refine.records import ModelPair
 from promptiter.tasks.refine.run_seeds import choose_roles, open_case
 from promptiter.tasks.refine.seeds import (
@@ -65,7 +65,6 @@ class ConfiguredRefinement:
     async def refine(
         self,
         *,
-        clock: Clock | None = None,
         notify: Callable[[str], None] = lambda _: None,
         on_begin: Callable[[str], None] = lambda _: None,
     ) -> RefinementSession:
@@ -73,7 +72,7 @@ class ConfiguredRefinement:
         if self.agent is not None:
             await check_agent_health(self.agent)
         try:
-            return await refine(self.seed, self.runner, self.options, clock=clock, notify=notify, on_begin=on_begin)
+            return await refine(self.seed, self.runner, self.options, notify=notify, on_begin=on_begin)
         finally:
             if self.agent is not None:
                 await restore_agent(self.agent)

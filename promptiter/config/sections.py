@@ -19,6 +19,7 @@ from promptiter.config.fields import (
     Share,
 )
 from promptiter.errors import SetupError
+from promptiter.policies.figure_gain import Direction, Operator
 from promptiter.policies.goals import MARGIN
 from promptiter.policies.sigma_gain import Holdout
 from promptiter.runs.app_names import APP_NAME
@@ -171,7 +172,7 @@ class FigureGainEntry(Section):
 
     figure: str
     """The figure that decides."""
-    direction: Literal["maximize", "minimize"] = "maximize"
+    direction: Direction = "maximize"
     """Whether more or less is better."""
     min_gain: Amount = 0.0
     """A difference up to this is a tie."""
@@ -186,7 +187,7 @@ class BoundEntry(Section):
 
     figure: str
     """The figure that is bounded."""
-    op: Literal["<=", "<", ">=", ">", "==", "!="]
+    op: Operator
     """How it must compare."""
     value: Finite
     """With what. True and false count as 1 and 0."""

@@ -21,10 +21,11 @@ from promptiter.sandbox.plan import CopyPlan
 from promptiter.sandbox.private_copy import PrivateCopy
 from promptiter.sandbox.protocol import Message, read_message, write_message
 from promptiter.sandbox.supervision import ENVIRONMENT, RefusedError, Supervisor, supervisor_command
+from promptiter.sandbox.supervisor.landlock import SIGNAL_ABI
 
 Kind: TypeAlias = Literal["namespaces", "landlock", "none"]
+WantedKind: TypeAlias = Literal["auto", Kind]
 
-_SIGNAL_ABI = 6
 _PROBE_TIMEOUT_S = 30.0
 _REFUSED_OVERLAY = "OverlayRefusedError"
 _PROBE = "rm -r folder && mkdir folder && echo new > folder/file && mv folder/file file && test ! -e folder/file"
@@ -66,7 +67,7 @@ class Sandbox:
 
 
 @cache
-def find_sandbox(wanted: Literal["auto", "namespaces", "landlock", "none"] = "auto") -> Sandbox:
+def find_sandbox(wanted: WantedKind = "auto") -> Sandbox:
     """The sandbox of this machine, or the wanted kind. SetupError if the machine does not have that one."""
     if wanted == "none":
         return Sandbox("none", "not sandboxed: commands run with all rights of this user, as was asked for")
@@ -149,7 +150,7 @@ def _killed_after(process: subprocess.Popen[bytes], seconds: float) -> Iterator[
 
 
 def _describe(answer: Message) -> str:
-    weak = answer["landlock"] < _SIGNAL_ABI and answer["description"].startswith("Landlock")
+    weak = answer["landlock"] < SIGNAL_ABI and answer["description"].startswith("Landlock")
     return f"{answer['description']}{'; commands can signal other processes' if weak else ''}"
 
 

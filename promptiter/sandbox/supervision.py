@@ -56,10 +56,10 @@ class Supervisor:
     async def ask(
         self, message: Mapping[str, Any], data: bytes = b"", *, ending_s: float | None = 0.0
     ) -> tuple[Message, bytes]:
-        """Send a request and wait for its answer. OSError or RefusedError if it was refused.
+        """Send a request and wait for its answer. Raises RefusedError, or CommandError if the supervisor has ended.
 
-        If the task is cancelled, the supervisor ends what it does, for which it has `ending_s` and a bit. With
-        None, it is killed.
+        If the task is cancelled, the supervisor has `ending_s` seconds, and the time of a close, to end what it does.
+        With None, it is killed.
         """
         async with self._turn:
             exchange = asyncio.ensure_future(self._exchange(message, data))
@@ -69,7 +69,7 @@ class Supervisor:
                 await finish_before_cancel(self._cancel(exchange, ending_s))
                 raise
         if "error" in answer:
-            raise RefusedError(answer["error"], errno=answer["errno"], kind=answer["class"])
+            raise RefusedError(answer["error"], kind=answer["class"])
         return answer, content
 
     async def close(self) -> None:
@@ -124,6 +124,6 @@ class Supervisor:
 class RefusedError(Exception):
     """The supervisor could not do what it was asked; the message says why."""
 
-    def __init__(self, message: str, *, errno: int | None, kind: str) -> None:
+    def __init__(self, message: str, *, kind: str) -> None:
         super().__init__(message)
-        self.errno, self.kind = errno, kind
+        self.kind = kind

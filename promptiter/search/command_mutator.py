@@ -92,7 +92,7 @@ class CommandMutator:
         return None if sandbox.kind != "none" else f"the command of the mutator is {sandbox.description}"
 
     async def _find_sandbox(self) -> Sandbox:
-        return await run_in_thread(lambda: find_sandbox(self.workspace.sandbox or "auto"))
+        return await run_in_thread(lambda: find_sandbox(self.workspace.sandbox))
 
     async def write(self, request: MutationRequest) -> WrittenValues:
         """Run the command, and return what it changed. CommandError if it fails."""

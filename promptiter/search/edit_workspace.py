@@ -12,7 +12,7 @@ from promptiter.errors import SetupError
 from promptiter.profile import Profile
 from promptiter.sandbox import CopyPlan
 from promptiter.sandbox.plan import MEBIBYTE, check_relative
-from promptiter.sandbox.sandbox import Kind
+from promptiter.sandbox.sandbox import WantedKind
 from promptiter.sources.file import FileSource
 from promptiter.structure import StructureSnapshot, surface_id
 from promptiter.wording import shorten
@@ -38,7 +38,7 @@ class EditWorkspace:
     protected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = IGNORED
     node: str = "workspace"
-    sandbox: Kind | None = None
+    sandbox: WantedKind = "auto"
     disk_bytes: int = 512 * MEBIBYTE
     processes: int = 256
     memory_bytes: int | None = None

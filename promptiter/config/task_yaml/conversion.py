@@ -129,7 +129,7 @@ def _convert_command(found: TaskDocument) -> dict[str, Json]:
             "processes": task.sandbox.processes,
             "memory_bytes": task.sandbox.memory_bytes,
             "network": task.sandbox.network,
-            "sandbox": None if task.sandbox.kind == "auto" else task.sandbox.kind,
+            "sandbox": task.sandbox.kind,
         },
     }
 

@@ -13,6 +13,7 @@ from promptiter.config.task_yaml.sections import CommandBlock, JudgeBlock, Score
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.llm.secret_fields import expand_variables
+from promptiter.sandbox.plan import MEBIBYTE
 from promptiter.tasks.files.globs import find_escape, has_wildcard, list_files, matches
 from promptiter.tasks.files.python_scorer import build_command
 from promptiter.tasks.files.rubrics import ALL_JUDGES, read_rubrics
@@ -151,9 +152,9 @@ class _TaskBuilder:
             logs=tuple(self._list_logs()),
             sandbox=TaskSandbox(
                 kind=given.sandbox.kind,
-                disk_bytes=given.sandbox.disk_mb * 1024 * 1024,
+                disk_bytes=given.sandbox.disk_mb * MEBIBYTE,
                 processes=given.sandbox.processes,
-                memory_bytes=None if given.sandbox.memory_mb is None else given.sandbox.memory_mb * 1024 * 1024,
+                memory_bytes=None if given.sandbox.memory_mb is None else given.sandbox.memory_mb * MEBIBYTE,
                 network=given.sandbox.network,
             ),
         )

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from promptiter.tasks.files.task import CASE, Direction, Operator, SandboxKind
+from promptiter.policies.figure_gain import Direction, Operator
+from promptiter.sandbox.sandbox import WantedKind
 from promptiter.user_files import FileObject
 
 Count = Annotated[int, Field(ge=1)]
@@ -140,10 +141,6 @@ class HoldoutBlock(ScorerBlock):
     """Its cases. A command that contains `{case}` runs once for each; otherwise it prints a score for each."""
     files: Texts = Field(default_factory=list)
     """Files and folders that nothing else may see."""
-
-    @property
-    def names_case(self) -> bool:
-        return CASE in str(self.command)
 
 
 class JudgeBlock(FileObject):
@@ -280,7 +277,7 @@ class GuardsBlock(FileObject):
 class SandboxBlock(FileObject):
     """`sandbox`: how commands are isolated, and what they may use."""
 
-    kind: SandboxKind = "auto"
+    kind: WantedKind = "auto"
     """`auto` is the best that this machine has."""
     disk_mb: Count = 512
     """How much a candidate may write."""

@@ -103,8 +103,7 @@ def _read_open(message: Message, data: bytes) -> OpenRequest:
 
 
 def _refuse(error: Exception) -> None:
-    number = error.errno if isinstance(error, OSError) else None
-    write_message(ANSWERS, {"error": str(error)[:_MAX_ERROR], "errno": number, "class": type(error).__name__})
+    write_message(ANSWERS, {"error": str(error)[:_MAX_ERROR], "class": type(error).__name__})
 
 
 def _stay_with_parent(kind: str) -> None:

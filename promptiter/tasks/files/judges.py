@@ -5,7 +5,7 @@ The figure of a judge is the share of rubrics that passed, and `judges` is the m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -81,8 +81,3 @@ def _show_files(texts: Mapping[str, str]) -> str:
     if len(texts) == 1:
         return next(iter(texts.values()))
     return "\n\n".join(f"File {path}:\n{text}" for path, text in texts.items())
-
-
-def list_models(judges: Sequence[TaskJudge]) -> tuple[str, ...]:
-    """The models that judge."""
-    return tuple(dict.fromkeys(each.model for each in judges))

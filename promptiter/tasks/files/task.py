@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from promptiter.agents.black_box.command import INHERITED
-
-Direction: TypeAlias = Literal["maximize", "minimize"]
-Operator: TypeAlias = Literal["<=", "<", ">=", ">", "==", "!="]
-SandboxKind: TypeAlias = Literal["auto", "namespaces", "landlock", "none"]
-
-_OPERATORS: Mapping[Operator, Callable[[Decimal, Decimal], bool]] = {
-    "<=": operator.le,
-    "<": operator.lt,
-    ">=": operator.ge,
-    ">": operator.gt,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
+from promptiter.policies.figure_gain import Bound, Direction, Operator, Side
+from promptiter.sandbox.plan import MEBIBYTE
+from promptiter.sandbox.sandbox import WantedKind
 
 CASE = "{case}"
 """In the command of a hold-out scorer: the name of the case."""
@@ -101,14 +89,14 @@ class TaskObjective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConstraint:
-    """A bound of a figure. Differences are those of the decimal numbers, and true counts as 1."""
+    """A bound of a figure, compared as `Bound` does."""
 
     metric: str
     op: Operator
     value: float
 
     def holds(self, figure: float) -> bool:
-        return _OPERATORS[self.op](Decimal(repr(float(figure))), Decimal(repr(float(self.value))))
+        return Bound(self.metric, self.op, self.value).is_met(figure)
 
     def __str__(self) -> str:
         return f"{self.metric} {self.op} {self.value:g}"
@@ -117,7 +105,7 @@ class TaskConstraint:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTieBreaker:
     metric: str
-    better: Literal["lower", "higher"]
+    better: Side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +134,8 @@ class Artifacts:
 class TaskSandbox:
     """How a private copy is isolated, and what it may use."""
 
-    kind: SandboxKind = "auto"
-    disk_bytes: int = 512 * 1024 * 1024
+    kind: WantedKind = "auto"
+    disk_bytes: int = 512 * MEBIBYTE
     processes: int = 256
     memory_bytes: int | None = None
     network: bool = True

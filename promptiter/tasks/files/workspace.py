@@ -16,7 +16,7 @@ from promptiter.profile import Profile
 from promptiter.sources.file import FileSource
 from promptiter.structure import Node, StructureSnapshot, Surface, surface_id
 from promptiter.tasks.files.globs import find_escape, find_link, has_wildcard, list_files, matches
-from promptiter.tasks.files.task import Artifacts, FileTask
+from promptiter.tasks.files.task import FileTask
 from promptiter.wording import join_names
 from traces import digest
 
@@ -40,7 +40,6 @@ class Workspace:
     """The artifacts of a task: their bytes by path, empty for a file that does not exist yet."""
 
     root: Path
-    artifacts: Artifacts
     files: Mapping[str, bytes]
     description: str = ""
     name: str = NODE
@@ -75,18 +74,6 @@ class Workspace:
         changed = {path: text for path, text in texts.items() if text != self.texts[path]}
         return {path: self.find_source(path).encode(text, like=self.files[path]) for path, text in changed.items()}
 
-    def find_problem(self, path: str) -> str | None:
-        """Why a path may not be edited; None if it is an artifact."""
-        if problem := find_escape(path):
-            return f"{path!r} {problem}"
-        if (link := find_link(self.root, path)) is not None:
-            return f"{path!r} leads through the symbolic link {link!r}"
-        if path in self.files:
-            return None
-        if not _has_type(path, self.artifacts.types):
-            return f"{path!r} is not of an allowed type ({', '.join(self.artifacts.types)})"
-        return f"{path!r} is not an artifact of the task"
-
 
 def name_surface(path: str) -> str:
     """The id of the surface of an artifact."""
@@ -110,7 +97,7 @@ def open_workspace(task: FileTask) -> Workspace:
     if len(paths) > MAX_ARTIFACTS:
         raise SetupError(f"{len(paths):,} files are artifacts, at most {MAX_ARTIFACTS} can be; name fewer in include")
     files = {path: _read(task.root / path, path) for path in sorted(paths)}
-    found = Workspace(root=task.root, artifacts=task.artifacts, files=files, description=task.description, name=task.id)
+    found = Workspace(root=task.root, files=files, description=task.description, name=task.id)
     _ = found.texts  # raises for what is not text
     return found
 

@@ -56,12 +56,11 @@ def open_case(
     case_id: str | None = None,
     weights: Mapping[str, float] | None = None,
     roles: NodeRoles | None = None,
-    home: Path | None = None,
 ) -> Seed:
     """The seed of a case of a run; by default the one with the lowest score. Its files are written below the run."""
     profile = result.accepted_profile
     found = _choose(_find_finished(folder, profile, cases), case_id, cases, folder)
-    home = home or find_home(folder, found.case.id)
+    home = find_home(folder, found.case.id)
     traces = _read_traces(folder, found.row)
     roles = roles or NodeRoles()
     record = RunRecord(

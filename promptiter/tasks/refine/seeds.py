@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -57,7 +57,6 @@ class Seed:
     case: EvalCase | None = None
     profile: Profile | None = None
     rubric: str = ""
-    notes: tuple[str, ...] = field(default=())
 
 
 def find_sessions(home: Path) -> SessionFolder:
@@ -102,9 +101,9 @@ def open_rubric_folder(folder: Path, *, rubric: Path | None = None, task: str = 
     )
 
 
-def open_target(target: str, *, folder: Path | None = None) -> Seed:
+def open_target(target: str) -> Seed:
     """The seed of `experiment:task`: the best run of that task. The experiment is a folder, or a name in this one."""
-    experiment, home = _find_task(target, folder or Path())
+    experiment, home = _find_task(target)
     run_dir = _find_best_run(experiment, home)
     record = read_run(run_dir)
     return Seed(
@@ -115,9 +114,9 @@ def open_target(target: str, *, folder: Path | None = None) -> Seed:
     )
 
 
-def find_target_sessions(target: str, *, folder: Path | None = None) -> tuple[Path, SessionFolder]:
+def find_target_sessions(target: str) -> tuple[Path, SessionFolder]:
     """The folder of a task, and where its sessions are."""
-    _, home = _find_task(target, folder or Path())
+    _, home = _find_task(target)
     return home, _sessions_of_task(home)
 
 
@@ -125,12 +124,12 @@ def _sessions_of_task(home: Path) -> SessionFolder:
     return SessionFolder(folder=home / "refinements", prefix="session_", latest="session.json")
 
 
-def _find_task(target: str, base: Path) -> tuple[Path, Path]:
+def _find_task(target: str) -> tuple[Path, Path]:
     """The folders of the experiment and of the task. SetupError if there is none."""
     name, colon, task_id = target.rpartition(":")
     if not colon or not name or not task_id or Path(task_id).name != task_id or task_id in (".", ".."):
         raise SetupError(f"--target {target!r} must be EXPERIMENT:TASK, such as experiments/report:intro")
-    places = (base / name, base / "experiments" / name)
+    places = (Path(name), Path("experiments") / name)
     experiment = next((place for place in places if (place / "tasks").is_dir()), None)
     if experiment is None:
         raise SetupError(f"there is no experiment {name!r}: no folder {str(places[0] / 'tasks')!r}")

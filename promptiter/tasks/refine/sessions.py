@@ -112,14 +112,6 @@ class SessionFolder:
         return self.folder / f"{self.prefix}{session_id.removeprefix('refine_')}.json"
 
 
-def read_session(file: Path) -> RefinementSession:
-    """Read the file of a session; SetupError if it is not one."""
-    session = _read(file)
-    if session is None:
-        raise SetupError(f"{str(file)!r} is not a refinement session")
-    return session
-
-
 def list_chain(session: RefinementSession) -> Sequence[str]:
     """The ids of the runs from the seed to the last iteration, each the parent of the next."""
     return (session.seed_run_id, *(each.run_id for each in session.iterations))

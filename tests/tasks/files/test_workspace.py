@@ -10,7 +10,7 @@ from promptiter.errors import SetupError
 from promptiter.profile import Profile
 from promptiter.tasks.files.globs import find_escape, matches
 from promptiter.tasks.files.task import Artifacts, FileTask, TaskObjective
-from promptiter.tasks.files.workspace import Workspace, find_path, hash_files, name_surface, open_workspace
+from promptiter.tasks.files.workspace import find_path, hash_files, name_surface, open_workspace
 
 OBJECTIVES = (TaskObjective(metric="score"),)
 
@@ -114,27 +114,6 @@ def test_only_files_that_differ_are_written_and_they_keep_their_line_ends(tmp_pa
     found = open_workspace(make_task(tmp_path, "*.md"))
     profile = Profile.of(found.structure, {name_surface("a.md"): "one\nthree\n"})
     assert found.encode(found.read_profile(profile)) == {"a.md": b"\xef\xbb\xbfone\r\nthree\r\n"}
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("a.md", None),
-        ("b.md", "is not an artifact"),
-        ("b.sh", "not of an allowed type"),
-        ("../a.md", "leaves the workspace"),
-        ("link/x.md", "symbolic link"),
-    ],
-)
-def test_paths_outside_the_artifacts_have_a_problem_with_the_path(
-    tmp_path: Path, path: str, message: str | None
-) -> None:
-    write(tmp_path, a_md="a")
-    (tmp_path / "link").symlink_to(tmp_path)
-    found: Workspace = open_workspace(make_task(tmp_path, "a.md", types=(".md",)))
-    problem = found.find_problem(path)
-    assert (problem is None) == (message is None)
-    assert message is None or (problem is not None and message in problem and path in problem)
 
 
 def test_hashes_name_files_that_are_gone(tmp_path: Path) -> None:

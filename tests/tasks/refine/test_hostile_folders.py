@@ -115,7 +115,8 @@ def test_sessions_of_a_target_are_listed_without_touching_it(tmp_path: Path) -> 
     (run_dir / "output" / "report.md").write_text("draft")
     (home / "BEST").mkdir()
     (home / "BEST" / "manifest.json").write_text(json.dumps({"best_run_id": RUN_ID}))
-    found, sessions = find_target_sessions("study:intro", folder=tmp_path)
+    target = f"{tmp_path}/study:intro"
+    found, sessions = find_target_sessions(target)
     assert (found, sessions.read_all()) == (home, ())
     assert not (run_dir / "FINAL").exists()
-    assert open_target("study:intro", folder=tmp_path).sessions == sessions
+    assert open_target(target).sessions == sessions

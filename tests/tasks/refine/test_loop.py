@@ -23,7 +23,7 @@ from promptiter.tasks.refine.loop import (
 )
 from promptiter.tasks.refine.records import Defect, MetricValue, ModelPair, RunRecord
 from promptiter.tasks.refine.seeds import Seed, open_run_folder
-from promptiter.tasks.refine.sessions import RefinementSession, read_session
+from promptiter.tasks.refine.sessions import RefinementSession
 from promptiter.tasks.refine.tiers import TierPlan, parse_pair
 from tests.tasks.refine.foreign_runs import RUN_ID, write_completion, write_run
 
@@ -96,7 +96,7 @@ async def run_steps(
     runner = ScriptedRunner(steps)
     options = replace(options or RefinementOptions(), iterations=iterations)
     session = await refine(seed, runner, options, clock=runner.clock.build())
-    assert read_session(seed.sessions.find_file(session.session_id)) == session
+    assert seed.sessions.read_all()[-1] == session
     assert session.completed_at is not None
     return session, runner
 

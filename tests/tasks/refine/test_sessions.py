@@ -4,15 +4,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
-import pytest
 
-from promptiter.errors import SetupError
 from promptiter.tasks.refine.sessions import (
     IterationEntry,
     RefinementSession,
     SessionFolder,
     list_chain,
-    read_session,
 )
 from tests.tasks.refine.foreign_runs import write_json
 
@@ -29,15 +26,17 @@ LEGACY = {
 
 
 def test_a_session_without_tiers_is_still_read(tmp_path: Path) -> None:
-    session = read_session(write_json(tmp_path / "refine_20260419T182438Z.json", LEGACY))
+    write_json(tmp_path / "refine_20260419T182438Z.json", LEGACY)
+    [session] = SessionFolder(folder=tmp_path).read_all()
     assert (session.tier_plan_used, session.iterations[0].tier, session.best_loss) == (None, None, 0.35)
     assert list_chain(session) == ("2026-04-19_16-05-53_cbf28fd0", "2026-04-19_18-24-38_1ba2c7ed")
-    assert SessionFolder(folder=tmp_path).read_all() == (session,)
 
 
 def test_keys_of_other_releases_are_ignored(tmp_path: Path) -> None:
     newer = {**LEGACY, "mood": "good", "iterations": [{**LEGACY["iterations"][0], "colour": 1}]}  # type: ignore[index]
-    assert read_session(write_json(tmp_path / "a.json", newer)).best_iter == 1
+    write_json(tmp_path / "refine_a.json", newer)
+    [session] = SessionFolder(folder=tmp_path).read_all()
+    assert session.best_iter == 1
 
 
 def test_two_sessions_of_one_second_have_two_files(tmp_path: Path) -> None:
@@ -65,7 +64,6 @@ def test_a_session_of_a_target_is_also_the_latest(tmp_path: Path) -> None:
 
 
 def test_another_file_is_not_a_session(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="not a refinement session"):
-        read_session(write_json(tmp_path / "refine_x.json", {"session_id": "x"}))
+    write_json(tmp_path / "refine_x.json", {"session_id": "x"})
     assert SessionFolder(folder=tmp_path).read_all() == ()
     assert SessionFolder(folder=tmp_path / "missing").read_all() == ()

@@ -26,13 +26,6 @@ def test_the_tiers_are_those_of_the_table(of: int, tiers: str) -> None:
     assert "".join(find_tier(number, of)[0].upper() for number in range(1, of + 1)) == tiers
 
 
-@pytest.mark.parametrize("of", range(3, 11))
-def test_every_tier_is_used_and_no_later_one_is_longer(of: int) -> None:
-    counts = [TABLE[of].count(tier) for tier in "LMH"]
-    assert all(counts)
-    assert counts == sorted(counts, reverse=True)
-
-
 def test_an_iteration_that_does_not_exist_has_no_tier() -> None:
     with pytest.raises(SetupError, match="iteration 4 of 3"):
         find_tier(4, 3)
