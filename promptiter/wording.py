@@ -97,7 +97,7 @@ MAX_FIGURES = 4
 """Maximum number of figures that a line names; the others are in the details."""
 
 
-def list_figures(figures: Mapping[str, float]) -> str:
+def format_figures(figures: Mapping[str, float]) -> str:
     """What a scorer measured, in its own units: `score 0.4, length_tokens 41`."""
     shown = [f"{name} {value:.6g}" for name, value in figures.items()][:MAX_FIGURES]
     return ", ".join(shown)

@@ -56,25 +56,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    *(
-        init,
-        run,
-        resume,
-        stop,
-        rerun,
-        show,
-        runs,
-        export,
-        report,
-        compare,
-        refine,
-        rejudge,
-        gate,
-        apply,
-        try_edit,
-        learn,
-    ),
-    *(noise, evaluate, restore, check, describe, gateway, serve, token, schema),
+    *(init, run, resume, stop, rerun, show, runs, export, report, compare, refine, rejudge, gate, apply),
+    *(try_edit, learn, noise, evaluate, restore, check, describe, gateway, serve, token, schema),
 )
 for _command in _COMMANDS:
     app.command("try" if _command is try_edit else None, cls=PlainCommand)(_command)

@@ -8,8 +8,7 @@ A run of ours knows its agent and metrics. For other seeds, the agent is named o
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,9 @@ from pathlib import Path
 from promptiter.agents.base import Agent, check_agent_health, restore_agent
 from promptiter.config.agents import build_agent
 from promptiter.config.build import build_configured_evaluator, build_configured_gateway
-from promptiter.config.file import FILE_NAME, ParsedConfig, RunConfig, merge_settings, read_config, read_document
+from promptiter.config.file import FILE_NAME, ParsedConfig, RunConfig, read_document, read_file
 from promptiter.config.refine_section import RefineSection
-from promptiter.config.refinement_settings import MIXED, RefinementSettings
+from promptiter.config.refinement_settings import RefinementSettings
 from promptiter.engine.engine import Engine
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import RequestError, SetupError, nearest
@@ -45,7 +44,11 @@ from promptiter.tasks.refine.seeds import (
 )
 from promptiter.tasks.refine.sessions import RefinementSession
 from promptiter.tasks.refine.tiers import TierPlan
+from promptiter.tasks.rubrics import list_rubrics
 from traces.model import Json
+
+MIXED = "refinement.mixed_body: tier_* set; ignoring legacy model/worker_model"
+"""The warning if models are given with tiers and without."""
 
 RUN_TOKENS = 20_000
 """The least number of tokens of an iteration of a run of ours: a call reserves the longest answer it may get."""
@@ -192,7 +195,8 @@ def _finish(
         _create_work(settings.work)
     tiers = section.tiers.build() if settings.tiers is None else settings.tiers
     has_both = settings.tiers is not None and settings.models != ModelPair()
-    named = {*tiers.models, *filter(None, (settings.models.manager, settings.models.worker))}
+    models = ModelPair() if has_both else settings.models
+    named = {*tiers.models, *filter(None, (models.manager, models.worker))}
     if not settings.command and (problems := gateway.find_setup_problems(named)):
         raise RequestError(problems)
 
@@ -214,8 +218,8 @@ def _finish(
         ),
         options=RefinementOptions(
             iterations=section.iterations if settings.iterations is None else settings.iterations,
-            models=ModelPair() if has_both else settings.models,
-            tiers=tiers if settings.models == ModelPair() or has_both else TierPlan(),
+            models=models,
+            tiers=tiers if models == ModelPair() else TierPlan(),
             weights=section.loss.build(),
             floors=section.floors.build(floors or BudgetFloors()),
             work=settings.work,
@@ -261,14 +265,10 @@ def _read_config(
     if settings.max_usd is not None:
         given["budget"] = {"max_usd": settings.max_usd}
     file = settings.config or Path(FILE_NAME)
-    if settings.config is None and not file.exists():
-        return read_document({}, file=file, settings=given, environ=environ)
-    parsed = read_config(file, environ=environ)
-    if metrics:  # they take the place of those of the file
-        document = {key: value for key, value in parsed.document.items() if key != "metrics"}
-        parsed = read_document(document, file=parsed.file or file, settings=given, environ=environ)
-    else:
-        parsed = read_document(merge_settings(parsed.document, {}), file=parsed.file or file, settings=given)
+    file = file / FILE_NAME if file.is_dir() else file
+    document = read_file(file, environ=environ) if settings.config is not None or file.exists() else {}
+    others = {key: value for key, value in document.items() if key not in metrics}  # given metrics replace those of it
+    parsed = read_document(others, file=file, settings=given, environ=environ)
     if parsed.problems:
         raise RequestError(parsed.problems)
     return parsed
@@ -306,21 +306,10 @@ def _build_metric(rubric: str, threshold: float) -> Json:
     """The metric of a rubric: a judge has a verdict on each entry of its list, or on the whole text."""
     rubrics: Json = [
         {"id": f"criterion_{number}", "content": {"text": text}}
-        for number, text in enumerate(list_criteria(rubric), start=1)
+        for number, text in enumerate(list_rubrics(rubric), start=1)
     ]
     return {
         "metric_name": "llm_rubric_response",
         "threshold": threshold,
         "criterion": {"llm_judge": {"rubrics": rubrics}},
     }
-
-
-def list_criteria(rubric: str) -> Sequence[str]:
-    """The entries of the lists in a rubric; without a list, its whole text."""
-    found = [" ".join(match[1].split()) for match in _ENTRY.finditer(rubric)]
-    return found or [rubric.strip()]
-
-
-_ENTRY = re.compile(
-    r"^[ \t]*(?:[-*+]|\d+[.)])[ \t]+(?:\[[ xX]\][ \t]+)?(\S.*(?:\n[ \t]{2,}(?![-*+]|\d+[.)])\S.*)*)", re.MULTILINE
-)

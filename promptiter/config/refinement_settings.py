@@ -8,9 +8,6 @@ from pathlib import Path
 from promptiter.tasks.refine.records import ModelPair
 from promptiter.tasks.refine.tiers import TierPlan
 
-MIXED = "refinement.mixed_body: tier_* set; ignoring legacy model/worker_model"
-"""The warning if models are given with tiers and without."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefinementSettings:

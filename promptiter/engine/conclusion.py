@@ -185,9 +185,9 @@ class _TestedGain:
                 await self.active.record_budget_end(ended)
                 result = replace(result, outcome="not_shown", reason=f"{result.reason}: {ended.message}")
                 break
-        return await self._finish(self._look_at_figures(result), self.arms)
+        return await self._finish(self._break_tie_by_figures(result), self.arms)
 
-    def _look_at_figures(self, result: FinalTestResult) -> FinalTestResult:
+    def _break_tie_by_figures(self, result: FinalTestResult) -> FinalTestResult:
         """The result, or that of the figures if the scores are the same and raw figures break the tie.
 
         They must be the same in every repeat: there is no test for figures with noise.

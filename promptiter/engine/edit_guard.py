@@ -49,10 +49,10 @@ class EditGuard:
         return first
 
 
-def build_unmade_rows(
+def build_skipped_rows(
     excess: str, runs: Sequence[CaseRepeat], eval_set: EvalSet, evaluator: Evaluator
 ) -> list[CaseRow]:
-    """The rows of runs that are not made, with the limit that their candidate exceeds as the error."""
+    """The rows of runs that are skipped, with the limit that their candidate exceeds as the error."""
     failure = Failure(EXCESS, excess)
     scores = tuple(leave_unscored(metric, excess) for metric in evaluator.metrics)
     sets = {case.id: case.eval_set_id for case in eval_set.cases}

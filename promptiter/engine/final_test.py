@@ -15,13 +15,13 @@ from functools import cached_property
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.comparison import is_replayable
 from promptiter.engine.evaluations import EvaluationRequest
+from promptiter.engine.metric_calls import is_test_set_run
 from promptiter.engine.price_checks import list_model_choices
 from promptiter.errors import OutageError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.evaluator import CaseRepeat, list_case_runs
 from promptiter.evaluation.result import Evaluation
 from promptiter.evaluation.stats.final_test import count_repeats, plan_final_test
-from promptiter.evaluation.stats.new_cases import explain_too_few_new_cases
 from promptiter.evaluation.stats.permutation import PairedScores
 from promptiter.evaluation.surface_reads import may_touch
 from promptiter.llm.ledger import Spending
@@ -162,12 +162,8 @@ async def reserve_for_final_test(active: ActiveRun) -> None:
 
 
 def count_test_runs(cases: int, *, shape: RunShape) -> int:
-    """The runs of one profile on a test set of this size; 0 if it is too small to decide anything, and is not run.
-
-    The hold-out of a scorer is always run: its cases are few, and may show that a gain is specific to the scorer.
-    """
-    is_run = shape == "scorer" or explain_too_few_new_cases(cases) is None
-    return TEST_SET_REPEATS * cases if is_run else 0
+    """The runs of one profile on a test set of this size; 0 if it is not run."""
+    return TEST_SET_REPEATS * cases if is_test_set_run(cases, shape=shape) else 0
 
 
 def _estimate_cost(active: ActiveRun, rule: FinalTest) -> Spending:

@@ -29,14 +29,18 @@ def name_call(case_id: str, *, number: int | None, phase: str, profile_digest: s
     return (None if phase in FINAL_PHASES else number), phase, profile_digest, case_id
 
 
-def count_final_test_calls(validation: EvalSet, test: EvalSet | None, *, shape: RunShape = "two_sets") -> int:
-    """The metric calls of a final test: two profiles on the validation cases, and on a test set of enough cases.
+def is_test_set_run(cases: int, *, shape: RunShape) -> bool:
+    """Whether the final test runs a test set of this size: not if it is too small to decide anything.
 
-    The hold-out of a scorer is always run.
+    The hold-out of a scorer is always run: its cases are few, and may show that a gain is specific to the scorer.
     """
+    return shape == "scorer" or explain_too_few_new_cases(cases) is None
+
+
+def count_final_test_calls(validation: EvalSet, test: EvalSet | None, *, shape: RunShape) -> int:
+    """The metric calls of a final test: two profiles on the validation cases, and on the test set if it is run."""
     cases = 0 if test is None else len(test.cases)
-    is_run = shape == "scorer" or explain_too_few_new_cases(cases) is None
-    return 2 * (len(validation.cases) + (cases if is_run else 0))
+    return 2 * (len(validation.cases) + (cases if is_test_set_run(cases, shape=shape) else 0))
 
 
 def count_calls(evaluations: Iterable[Evaluation]) -> int:

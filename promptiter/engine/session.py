@@ -19,7 +19,7 @@ from promptiter.agents.base import Agent
 from promptiter.engine.active_run import ActiveRun
 from promptiter.engine.case_memory import remember_search
 from promptiter.engine.comparison import Comparison
-from promptiter.engine.edit_guard import EditGuard, build_unmade_rows
+from promptiter.engine.edit_guard import EditGuard, build_skipped_rows
 from promptiter.engine.evaluations import EvaluationRequest
 from promptiter.engine.hidden_validation import SessionProfile, ValidationRecord, build_hidden_error
 from promptiter.engine.request import RunRequest
@@ -211,18 +211,18 @@ class Session:
                 kept=known or (self._find_known_rows(eval_set, profile) if may_know else ()),
             )
             if (excess := self._guard.find_excess(profile)) is None
-            else self._build_unmade(eval_set, profile, excess, phase=phase, repeats=repeats)
+            else self._skip_evaluation(eval_set, profile, excess, phase=phase, repeats=repeats)
             for eval_set, profile in pairs
         ]
         with self._run.one_request.make():
             return await self._run.evaluations.evaluate_many(requests)
 
-    def _build_unmade(
+    def _skip_evaluation(
         self, eval_set: EvalSet, profile: Profile, excess: str, *, phase: Phase, repeats: range | None
     ) -> EvaluationRequest:
         """An evaluation of a candidate that exceeds the edit limits: rows with this error, and nothing to run."""
         runs = list_case_runs(eval_set, range(self.evaluator.options.repeats) if repeats is None else repeats)
-        rows = build_unmade_rows(excess, runs, eval_set, self.evaluator)
+        rows = build_skipped_rows(excess, runs, eval_set, self.evaluator)
         return EvaluationRequest(eval_set=eval_set, profile=profile, phase=phase, runs=(), kept=rows)
 
     def find_excess(self, candidate: Profile) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -36,6 +35,7 @@ from promptiter.observers.progress_wording import (
     list_names,
     name_blamed,
 )
+from promptiter.policies.figures import average_figures
 from promptiter.runlog.events import Event, Payload, Phase
 from promptiter.runlog.payloads import (
     AblationFinished,
@@ -53,7 +53,7 @@ from promptiter.runlog.payloads import (
     RunStarted,
     StopDecided,
 )
-from promptiter.wording import dollars, format_score, list_figures, plural
+from promptiter.wording import dollars, format_figures, format_score, plural
 from traces.text import one_line
 
 MAX_RERUN = 24
@@ -266,7 +266,7 @@ class ProgressState:
         if self.phase != "baseline" and measured and all(row.origin == "kept" for row in measured):
             return None  # the search has measured the same candidate itself
         if measured and not failed:
-            return self._line(f"{self._subject(started)}: {list_figures(_average(measured))}")
+            return self._line(f"{self._subject(started)}: {format_figures(average_figures(measured))}")
         text = f"{format_score(mean)}, {round((finished.pass_rate or 0) * started.cases)}/{started.cases} pass"
         text += f", {failed:.0%} could not be run or scored" if failed else ""
         return self._line(f"{self._subject(started)}: {text}")
@@ -355,12 +355,6 @@ _EVALUATED = {
 _SCREENING = {**_RUNNING, "rerun": "trying the change on train cases"}
 _SCREENED = {**_EVALUATED, "rerun": "train cases with the change"}
 _NEXT_STAGE = {**dict.fromkeys(("train", "rerun", "repeat"), "tracing the blame"), "minibatch": "writing new texts"}
-
-
-def _average(rows: Sequence[CaseRow]) -> dict[str, float]:
-    """The mean of each figure that all rows have."""
-    names = [name for name in rows[0].figures if all(name in row.figures for row in rows)]
-    return {name: fmean(row.figures[name] for row in rows) for name in names}
 
 
 def _cost(spent: Spending) -> str:

@@ -9,7 +9,7 @@ unknown figure is never 0: it meets no bound and breaks no tie.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from promptiter.errors import SetupError, nearest
 from promptiter.evaluation.result import CaseRow, Evaluation
@@ -23,7 +23,7 @@ def compare_figure(name: str, evidence: Evidence) -> tuple[float | None, float |
     """Return a figure under the accepted profile and under the candidate, None where it is unknown."""
     before, after = evidence.common.accepted, evidence.common.candidate
     if has_recorded_figure(name, (before, after)):
-        return _average_recorded(name, before), _average_recorded(name, after)
+        return _average_recorded(name, before.rows), _average_recorded(name, after.rows)
     if name in evidence.candidate.thresholds:
         means = [[case.means[name] for case in each.cases] for each in (before, after)]
         worst = min([0.0, *(mean for each in means for mean in each if mean is not None)])
@@ -52,10 +52,10 @@ def list_run_figures(name: str, evaluation: Evaluation) -> list[float]:
     return [row.figures[name] for row in evaluation.rows if row.error is None and name in row.figures]
 
 
-def average_figures(evaluation: Evaluation) -> dict[str, float]:
+def average_figures(rows: Sequence[CaseRow]) -> dict[str, float]:
     """The mean of each recorded figure that every run without an error has, by name, in the order of the scorer."""
-    names = dict.fromkeys(name for row in evaluation.rows for name in row.figures)
-    means = {name: _average_recorded(name, evaluation) for name in names}
+    names = dict.fromkeys(name for row in rows for name in row.figures)
+    means = {name: _average_recorded(name, rows) for name in names}
     return {name: mean for name, mean in means.items() if mean is not None}
 
 
@@ -80,8 +80,8 @@ def check_figure_name(name: object, *, measured: bool = True) -> None:
         )
 
 
-def _average_recorded(name: str, evaluation: Evaluation) -> float | None:
-    values = [row.figures.get(name) for row in evaluation.rows if row.error is None]
+def _average_recorded(name: str, rows: Sequence[CaseRow]) -> float | None:
+    values = [row.figures.get(name) for row in rows if row.error is None]
     known = [value for value in values if value is not None]
     return _mean(known) if len(known) == len(values) else None
 

@@ -208,7 +208,7 @@ def _summarize_rows(evaluation: Evaluation) -> EvaluationSummary:
         cases=len(evaluation.cases),
         repeats=max(Counter(row.case_id for row in evaluation.rows).values(), default=1),
         metrics=evaluation.metric_means,
-        figures=average_figures(evaluation),
+        figures=average_figures(evaluation.rows),
     )
 
 

@@ -18,7 +18,7 @@ MOST_REASON = 2_000
 def read_known_figures(evaluation: Evaluation) -> dict[str, float]:
     """What a scorer recorded, and the means of the metrics of which it recorded nothing."""
     means = {name: mean for name, mean in evaluation.metric_means.items() if mean is not None}
-    return {**means, **average_figures(evaluation)}
+    return {**means, **average_figures(evaluation.rows)}
 
 
 def list_aims(policy: object, figures: Figures) -> tuple[str, ...]:

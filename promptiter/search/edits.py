@@ -57,7 +57,6 @@ CRASHED = "crashed: "
 """How the reason begins for which a candidate that crashed is rejected."""
 
 TRIED_BEFORE = "this candidate was tried before"
-NO_CHANGE = "nothing was changed"
 
 
 class EditSearch:
@@ -209,7 +208,7 @@ class _EditRounds:
         mutations = await self._writer.write(requests)
         made = [(mutation, parent) for mutation, parent in zip(mutations, parents, strict=True) if mutation.patches]
         if not made:
-            await session.skip_round("; ".join(dict.fromkeys(each.problem for each in mutations)) or NO_CHANGE)
+            await session.skip_round("; ".join(dict.fromkeys(each.problem for each in mutations)))
         candidates = [each for pair in made if (each := await self._propose(*pair)) is not None]
         await self._measure_and_decide(candidates)
         await session.complete_round()

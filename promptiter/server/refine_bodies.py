@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from promptiter.config.fields import Section
-from promptiter.config.refinement_settings import MIXED, RefinementSettings
+from promptiter.config.refinement_settings import RefinementSettings
 from promptiter.errors import RequestError, nearest
 from promptiter.server.bodies import MAX_PROBLEMS
 from promptiter.tasks.refine.records import ModelPair
@@ -92,8 +92,8 @@ class RefinementListBody(BaseModel):
     refinements: list[RefinementState]
 
 
-def read_refine_body(body: Json, *, models: Collection[str]) -> tuple[RefineBody, RefinementSettings, list[str]]:
-    """What a request asks for, as settings, and its warnings. RequestError lists what is wrong."""
+def read_refine_body(body: Json, *, models: Collection[str]) -> tuple[RefineBody, RefinementSettings]:
+    """What a request asks for, also as settings. RequestError lists what is wrong."""
     if not isinstance(body, Mapping):
         raise RequestError(["the body must be an object"])
     try:
@@ -109,6 +109,4 @@ def read_refine_body(body: Json, *, models: Collection[str]) -> tuple[RefineBody
     ]
     if problems:
         raise RequestError(problems)
-    is_mixed = tiers is not None and pair != ModelPair()
-    settings = RefinementSettings(iterations=given.iterations, tiers=tiers, models=ModelPair() if is_mixed else pair)
-    return given, settings, [MIXED] if is_mixed else []
+    return given, RefinementSettings(iterations=given.iterations, tiers=tiers, models=pair)

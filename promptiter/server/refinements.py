@@ -72,20 +72,20 @@ class Refinements:
             raise HttpError(409, NO_FOLDER)
         managed = self.manager.apps[app]
         models = await run_in_thread(lambda: list_models(managed))
-        given, settings, warnings = read_refine_body(body, models=models)
+        given, settings = read_refine_body(body, models=models)
         if self.is_closed:
             raise HttpError(503, "the server is stopping; ask the next one")
         configured = await run_in_thread(lambda: _build(managed, view, settings, given.case))
         home, case = configured.seed.home, configured.seed.case
         self._check_room(home, run_id)
-        for warning in warnings:
+        for warning in configured.warnings:
             logger.warning("%s", warning)
         begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._work(configured, begun))
         self.running[home] = _Running(app=app, run_id=run_id, task=task)
         task.add_done_callback(lambda _: self.running.pop(home, None))
         started = StartedRefinement(session_id=await begun, run_id=run_id, case="" if case is None else case.id)
-        return StartedRefinementBody(refinement=started, warnings=warnings)
+        return StartedRefinementBody(refinement=started, warnings=list(configured.warnings))
 
     async def list_all(self, app: str, run_id: str) -> RefinementListBody:
         """The refinements of a run, oldest first."""

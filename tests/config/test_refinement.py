@@ -8,7 +8,6 @@ import pytest
 
 from promptiter.api import load_refinement
 from promptiter.config.file import read_document
-from promptiter.config.refinement import list_criteria
 from promptiter.config.refinement_settings import RefinementSettings
 from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.metrics.judge import JudgeMetric
@@ -111,19 +110,6 @@ def test_a_model_that_nobody_serves_is_reported(seed: Path) -> None:
     file = write_config(seed.parent, "")
     with pytest.raises(RequestError, match="nobody-serves-this"):
         load_refinement(seed, RefinementSettings(config=file, models=ModelPair(manager="nobody-serves-this")))
-
-
-@pytest.mark.parametrize(
-    ("text", "criteria"),
-    [
-        ("It is good.", ["It is good."]),
-        ("# Title\n\nText.\n\n- one\n* two\n+ three\n", ["one", "two", "three"]),
-        ("1. one\n2) two\n", ["one", "two"]),
-        ("- one\n  goes on\n- [ ] two\n- [x] three\n", ["one goes on", "two", "three"]),
-    ],
-)
-def test_the_entries_of_a_rubric_are_its_criteria(text: str, criteria: list[str]) -> None:
-    assert list_criteria(text) == criteria
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_recorded_figure_is_its_mean_over_the_runs_without_an_error() -> None:
         accepted=of({"f1": 0.5}, {"f1": 0.6}, None), candidate=of({"f1": 0.1}, {"f1": 0.1}, {"f1": 0.1})
     )
     assert compare_figure("f1", evidence) == (0.55, 0.1)
-    assert average_figures(evidence.candidate) == {"f1": 0.1}
+    assert average_figures(evidence.candidate.rows) == {"f1": 0.1}
     assert compare_figure("f1", Evidence(accepted=of({"f1": 1.0}), candidate=of({"f2": 1.0}))) == (1.0, None)
 
 

@@ -22,7 +22,7 @@ from promptiter.runs.iteration_rows import IterationRow, list_iterations
 from promptiter.runs.round_summary import CandidateSummary, EvaluationSummary, RoundSummary
 from promptiter.runs.summary import RunSummary
 from promptiter.runs.summary_wording import shorten_reason
-from promptiter.wording import format_score, join_names, list_figures
+from promptiter.wording import format_figures, format_score, join_names
 from traces.model import Json
 from traces.text import one_line
 
@@ -200,4 +200,4 @@ def _shorten_digest(digest: str) -> str:
 def _format_figures(figures: EvaluationSummary | None) -> str:
     if figures is None:
         return ""
-    return list_figures(figures.figures) or f"{format_score(figures.score)}, {figures.passed}/{figures.cases} pass"
+    return format_figures(figures.figures) or f"{format_score(figures.score)}, {figures.passed}/{figures.cases} pass"

@@ -16,8 +16,8 @@ from promptiter.llm.secret_fields import expand_variables
 from promptiter.sandbox.plan import MEBIBYTE
 from promptiter.tasks.files.globs import find_escape, has_wildcard, list_files, matches
 from promptiter.tasks.files.python_scorer import build_command
-from promptiter.tasks.files.rubrics import ALL_JUDGES, read_rubrics
 from promptiter.tasks.files.task import (
+    ALL_JUDGES,
     Artifacts,
     FileTask,
     OutputFields,
@@ -31,6 +31,7 @@ from promptiter.tasks.files.task import (
     TaskScorer,
     TaskTieBreaker,
 )
+from promptiter.tasks.rubrics import read_rubrics
 from promptiter.user_files import Location, read_object
 from traces.model import Json
 

@@ -8,11 +8,12 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 from promptiter.sandbox.protocol import Message, read_message
 from promptiter.sandbox.supervisor.attributes import AttributeChanges
 from promptiter.sandbox.supervisor.processes import Processes, end_processes, reap
+from promptiter.sandbox.supervisor.quota import Quota
 
 _TICK_MS = 50
 _PART = 1 << 16
@@ -39,13 +40,6 @@ class Restrictions(NamedTuple):
     max_processes: int
     quota: Quota
     changeable: tuple[str, ...] = ()
-
-
-class Quota(Protocol):
-    """How much a command may write."""
-
-    def is_exceeded(self, *, at_end: bool = False) -> bool:
-        """Whether it wrote more."""
 
 
 class Outcome(NamedTuple):

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import stat
-import time
 from typing import NamedTuple, Protocol
 
-from promptiter.sandbox.supervisor.changes import ChangeList, Snapshot, sign, walk_files
+from promptiter.sandbox.supervisor.changes import ChangeList, Snapshot, sign
 from promptiter.sandbox.supervisor.commands import Restrictions
 from promptiter.sandbox.supervisor.files import find_status, write_file
-from promptiter.sandbox.supervisor.processes import measure_deleted
 
 TEMPORARY = ("TMPDIR", "TMP", "TEMP")
 """Variables that name the folder of temporary files."""
-
-
-_LOOK_S = 0.3
-_BYTES_PER_FILE = 4096
-"""What a small file counts for."""
 
 
 class OpenRequest(NamedTuple):
@@ -62,36 +54,6 @@ class Copy(Protocol):
 
     def reveal(self) -> None:
         """Show the hidden paths."""
-
-
-class Quota:
-    """How much commands may add to a folder. Looking takes long in a large one, so it is done less often there."""
-
-    def __init__(self, folder: str | None, max_bytes: int) -> None:
-        self._folder, self._max_bytes = folder, max_bytes
-        self._base = 0
-        self._next = 0.0
-
-    def start(self) -> None:
-        """Count what is there from now on as given."""
-        self._base = self._measure()
-
-    def is_exceeded(self, *, at_end: bool = False) -> bool:
-        """Whether more was added. Answers no if it looked just before, unless a command is at its end."""
-        if self._folder is None or (time.monotonic() < self._next and not at_end):
-            return False
-        return self._measure() - self._base >= self._max_bytes
-
-    def _measure(self) -> int:
-        if self._folder is None:
-            return 0
-        started = time.monotonic()
-        used = measure_deleted(self._folder)
-        for path, found in walk_files(self._folder, with_folders=True):
-            is_too_deep = stat.S_ISDIR(found.st_mode) and not path.endswith("/")
-            used += self._max_bytes if is_too_deep else max(found.st_blocks * 512, _BYTES_PER_FILE)
-        self._next = time.monotonic() + max(_LOOK_S, 10 * (time.monotonic() - started))
-        return used
 
 
 def write_plan(root: str, files: dict[str, bytes]) -> Snapshot:

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Collection
 
 _CLONE = 0x40049409
+"""FICLONE of Linux."""
 _CHUNK = 1 << 30
 
 
@@ -69,7 +70,7 @@ def can_reflink(folder: str) -> bool:
     try:
         handles = [os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600) for name in names]
         os.write(handles[0], b"0" * 4096)
-        return _reflink(handles[0], handles[1])
+        return reflink(handles[0], handles[1])
     except OSError:
         return False
     finally:
@@ -79,7 +80,7 @@ def can_reflink(folder: str) -> bool:
 
 
 def _copy_content(reading: int, writing: int) -> None:
-    if _reflink(reading, writing):
+    if reflink(reading, writing):
         return
     try:
         while os.copy_file_range(reading, writing, _CHUNK):
@@ -91,7 +92,8 @@ def _copy_content(reading: int, writing: int) -> None:
             os.write(writing, part)
 
 
-def _reflink(reading: int, writing: int) -> bool:
+def reflink(reading: int, writing: int) -> bool:
+    """Let one file share the blocks of another one until either is written to; False if the file system cannot."""
     try:
         fcntl.ioctl(writing, _CLONE, reading)
     except OSError:

@@ -9,17 +9,18 @@ from promptiter.agents.black_box.removal import remove_tree
 from promptiter.sandbox.supervisor.aliases import find_aliases, find_hidden, read_mounts
 from promptiter.sandbox.supervisor.changes import ChangeList, compare_copy, find_differences, take_snapshot
 from promptiter.sandbox.supervisor.commands import Restrictions
-from promptiter.sandbox.supervisor.copies import TEMPORARY, OpenRequest, Quota, find_touched, is_in, write_plan
+from promptiter.sandbox.supervisor.copies import TEMPORARY, OpenRequest, find_touched, is_in, write_plan
 from promptiter.sandbox.supervisor.copying import copy_file, copy_tree
 from promptiter.sandbox.supervisor.files import find_mode, write_file
 from promptiter.sandbox.supervisor.landlock import Ruleset, list_readable, read_abi
 from promptiter.sandbox.supervisor.processes import Descendants
+from promptiter.sandbox.supervisor.quota import Quota
 from promptiter.sandbox.supervisor.rights import Rights, count_threads_of_user
 from promptiter.sandbox.supervisor.seccomp import has_filter
-from promptiter.sandbox.supervisor.view import SCRATCH, find_entries
+from promptiter.sandbox.supervisor.view import DEVICES, SCRATCH, find_entries
 
 PRIVATE = "promptiter-private-"
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_DEVICE_FILES = tuple(f"/dev/{name}" for name in DEVICES)
 
 
 class FolderCopy:
@@ -130,5 +131,5 @@ class FolderCopy:
         readable = list_readable([*hidden, *others, *SCRATCH, "/dev"])
         for entry in find_entries(self._request.visible):
             readable += list_readable([*hidden, *others], start=entry)
-        writable = [self.root, self._temporary, *DEVICES]
-        return Ruleset(writable=writable, readable=[*readable, folder, *DEVICES], network=self._request.network)
+        writable = [self.root, self._temporary, *_DEVICE_FILES]
+        return Ruleset(writable=writable, readable=[*readable, folder, *_DEVICE_FILES], network=self._request.network)

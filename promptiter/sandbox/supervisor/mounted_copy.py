@@ -8,13 +8,14 @@ import stat
 from promptiter.sandbox.supervisor.aliases import find_aliases, find_hidden, read_mounts
 from promptiter.sandbox.supervisor.changes import ChangeList, compare_copy, read_overlay, take_snapshot
 from promptiter.sandbox.supervisor.commands import Restrictions
-from promptiter.sandbox.supervisor.copies import TEMPORARY, OpenRequest, Quota, find_touched, write_plan
+from promptiter.sandbox.supervisor.copies import TEMPORARY, OpenRequest, find_touched, write_plan
 from promptiter.sandbox.supervisor.copying import copy_tree
 from promptiter.sandbox.supervisor.files import find_mode
 from promptiter.sandbox.supervisor.landlock import Ruleset, read_abi
 from promptiter.sandbox.supervisor.mounts import READ_ONLY, attach_tree, clone_tree
 from promptiter.sandbox.supervisor.namespaces import enter_namespaces
 from promptiter.sandbox.supervisor.processes import NamespaceProcesses
+from promptiter.sandbox.supervisor.quota import Quota
 from promptiter.sandbox.supervisor.rights import IN_NAMESPACES, Rights
 from promptiter.sandbox.supervisor.seccomp import has_filter
 from promptiter.sandbox.supervisor.syscalls import unmount

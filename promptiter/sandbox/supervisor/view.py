@@ -31,7 +31,7 @@ EMPTY_FILE, EMPTY_FOLDER = "/dev/empty/file", "/dev/empty/folder"
 """What is mounted over hidden paths."""
 
 _SAFE = NO_SUID | NO_DEVICES
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+DEVICES = ("null", "zero", "full", "random", "urandom")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
 _BYTES_PER_INODE = 4096
 
@@ -52,7 +52,7 @@ def mount_view(
     original = clone_tree(root, flags=_SAFE | READ_ONLY)
     copied = None if copy is None else clone_tree(copy, flags=_SAFE)
     shown = [(path, *_keep_entry(path)) for path in find_entries(visible)]
-    devices = [(name, clone_tree(f"/dev/{name}", flags=NO_SUID)) for name in _DEVICES]
+    devices = [(name, clone_tree(f"/dev/{name}", flags=NO_SUID)) for name in DEVICES]
     scratch = [folder for folder in SCRATCH if os.path.isdir(folder) and not os.path.islink(folder)]
     set_flags("/", _SAFE | READ_ONLY, recursive=True)
 
@@ -154,7 +154,7 @@ def _mount_stage(disk_bytes: int) -> str:
     for name in SCRATCH.values():
         os.mkdir(f"{stage}/{name}")
         os.chmod(f"{stage}/{name}", 0o1777)  # noqa: S103 - as /tmp is everywhere
-    for name in _DEVICES:
+    for name in DEVICES:
         make_mount_point(f"{stage}/dev/{name}", like=stat.S_IFREG)
     for name, target in _LINKS.items():
         os.symlink(target, f"{stage}/dev/{name}")

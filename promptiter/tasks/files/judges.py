@@ -17,8 +17,7 @@ from promptiter.evaluation.metrics.judge import JudgeMetric
 from promptiter.evaluation.metrics.judge_model import build_judges
 from promptiter.evaluation.score import Finding
 from promptiter.llm.gateway import Gateway
-from promptiter.tasks.files.rubrics import ALL_JUDGES
-from promptiter.tasks.files.task import FileTask, TaskJudge
+from promptiter.tasks.files.task import ALL_JUDGES, FileTask, TaskJudge
 from traces.model import Json
 
 

@@ -60,7 +60,7 @@ def log_baseline(run: RunResult, *, primary: str, constraints: Sequence[TaskCons
     """The row of the files as they are, with their hashes; None before they were measured."""
     if run.baseline is None:
         return None
-    figures = average_figures(run.baseline)
+    figures = average_figures(run.baseline.rows)
     hashes = {
         path: digest(str(run.initial_profile.value(each, run.structure)))[:16]
         for each in run.structure.surface_ids
@@ -90,8 +90,8 @@ def log_round(
     for number, each in enumerate(found.candidates, start=first):
         changes = list_changes(each, found.input_profile, run.structure)
         evaluation = find_evaluation(each)
-        figures = {} if evaluation is None else average_figures(evaluation)
         rows = () if evaluation is None else evaluation.rows
+        figures = average_figures(rows)
         status = find_status(each)
         row = _build_row(
             number,

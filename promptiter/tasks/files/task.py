@@ -15,6 +15,9 @@ from promptiter.sandbox.sandbox import WantedKind
 CASE = "{case}"
 """In the command of a hold-out scorer: the name of the case."""
 
+ALL_JUDGES = "judges"
+"""The figure that is the mean of all judges."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCommand:

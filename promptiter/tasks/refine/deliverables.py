@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from promptiter.errors import SetupError
+from promptiter.sandbox.supervisor.copying import reflink
 
 FINAL = "FINAL"
 OUTPUT = "output"
 DEEPEST = 100
-_CLONE = 0x40049409
-"""FICLONE of Linux."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +67,7 @@ def copy_tree(source: Path, target: Path, *, sync: bool = False) -> None:
 def copy_file(source: Path, target: Path, *, sync: bool = False) -> None:
     """Copy a file with its permissions: as a reflink if the file system can, otherwise byte for byte."""
     with source.open("rb") as old, target.open("wb") as new:
-        if not _clone(old.fileno(), new.fileno()):
+        if not reflink(old.fileno(), new.fileno()):
             shutil.copyfileobj(old, new, 1 << 20)
         new.flush()
         os.fchmod(new.fileno(), (os.fstat(old.fileno()).st_mode & 0o777) | 0o600)
@@ -139,16 +137,3 @@ def _walk(folder: Path, depth: int = 0) -> Iterator[Path]:
             yield from _walk(path, depth + 1)
         elif path.is_file():
             yield path
-
-
-def _clone(old: int, new: int) -> bool:
-    """Let one file share the blocks of another one until either is written to; False if the file system cannot."""
-    if sys.platform != "linux":
-        return False
-    import fcntl
-
-    try:
-        fcntl.ioctl(new, _CLONE, old)
-    except OSError:
-        return False
-    return True
