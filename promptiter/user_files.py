@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, ValidationError, model_validator
@@ -86,6 +87,17 @@ class FileObject(BaseModel):
             return value
         known = _list_annotations(cls)
         return {key: each for key, each in value.items() if each is not None or key not in known}
+
+
+def read_text(file: Path, *, missing: str = "") -> str:
+    """The text of a file, as UTF-8. SetupError if it cannot be read; `missing` is added if there is no such file."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        hint = missing if isinstance(error, FileNotFoundError) else ""
+        raise SetupError(f"{file}: cannot be read: {error.strerror or error}{hint}") from error
+    except UnicodeDecodeError as error:
+        raise SetupError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
 
 
 def read_object(

@@ -65,7 +65,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.evaluation.metrics.metric_files import MetricsFile
 from promptiter.evaluation.result import Objective
-from promptiter.user_files import Location, describe_problems
+from promptiter.user_files import Location, describe_problems, read_text
 from promptiter.wording import shorten
 from traces.model import Json
 
@@ -130,7 +130,7 @@ class RunConfig(Section):
     acceptance: Acceptance = Acceptance()
     """Which candidates are accepted."""
     edit_limits: EditLimitsEntry = EditLimitsEntry()
-    """How much a candidate may change about the profile that it was made from: `max_files`, `max_changed_lines`."""
+    """How much a candidate may differ from the profile that it was made from: `max_files`, `max_changed_lines`."""
     final_test: FinalTestEntry = FinalTestSection()
     """The test at the end. `false` adopts what was accepted without a test."""
     alpha: Chance = 0.05
@@ -281,13 +281,7 @@ def _list_models(document: Mapping[str, Json]) -> Iterable[str]:
 
 def read_file(file: Path, *, environ: Mapping[str, str] | None = None) -> dict[str, Json]:
     """The content of a configuration file, unchecked; that of another tool or task as keys of promptiter.yaml."""
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        hint = "; `promptiter init` writes one" if isinstance(error, FileNotFoundError) else ""
-        raise SetupError(f"{file}: cannot be read: {error.strerror or error}{hint}") from error
-    except UnicodeDecodeError as error:
-        raise SetupError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
+    text = read_text(file, missing="; `promptiter init` writes one")
     value = read_yaml(text, file=os.fspath(file))
     if not isinstance(value, dict):
         raise SetupError(f"{file}: must be a mapping of keys such as `agent: my_agent:agent`, got {shorten(value)}")

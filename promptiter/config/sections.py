@@ -179,7 +179,7 @@ class FigureGainEntry(Section):
     tie_breakers: tuple[TieBreakerEntry, ...] = ()
     """Figures that decide ties, in order: `lower: runtime_s`, `higher: coverage`."""
     sigma: Amount = 0.0
-    """With repeats, a difference within so many times the spread of equal runs is a tie."""
+    """With repeats, a difference of up to this many times the spread of equal runs is a tie."""
 
 
 class BoundEntry(Section):
@@ -188,13 +188,13 @@ class BoundEntry(Section):
     figure: str
     """The figure that is bounded."""
     op: Operator
-    """How it must compare."""
+    """The comparison that must hold."""
     value: Finite
-    """With what. True and false count as 1 and 0."""
+    """What the figure is compared with. True and false count as 1 and 0."""
 
 
 class EditLimitsEntry(Section):
-    """How much a candidate may change about the profile that it was made from."""
+    """How much a candidate may differ from the profile that it was made from."""
 
     max_files: Count | None = None
     """Surfaces."""

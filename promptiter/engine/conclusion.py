@@ -63,7 +63,7 @@ MAX_NAMES = 5
 async def conclude_by_final_test(active: ActiveRun, rule: FinalTest) -> Conclusion:
     """Test the accepted profile, after an ablation has removed parts that do not help, and return the conclusion.
 
-    There is no ablation if raw figures decide: it removes what no score shows, such as the part that met a bound.
+    Raw figures allow no ablation: it removes parts that do not change the score, such as one that was made for a bound.
     """
     if rule.ablate and active.request.goal.kind == "score" and not decides_by_figures(active.request.acceptance):
         await ablate(active)
@@ -188,9 +188,9 @@ class _TestedGain:
         return await self._finish(self._break_tie_by_figures(result), self.arms)
 
     def _break_tie_by_figures(self, result: FinalTestResult) -> FinalTestResult:
-        """The result, or that of the figures if the scores are the same and raw figures break the tie.
+        """The result; if the scores are equal and the raw figures are better, a result that says so.
 
-        They must be the same in every repeat: there is no test for figures with noise.
+        The figures must be the same in every repeat: figures with noise have no test.
         """
         policy, arms = self.active.request.acceptance, self.arms
         if result.gain != 0 or self.problem is not None or not decides_by_figures(policy):
@@ -355,7 +355,7 @@ class _TestedGain:
         return self._conclude_for_these_cases([on_validation, on_test], obstacle=f"{why}; give more test cases")
 
     def _conclude_with_few_holdouts(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
-        """Conclude a gain of a scorer whose hold-out has too few cases to show it, but may show that it is no gain."""
+        """Conclude a gain of a scorer whose hold-out has too few cases to show a gain, but may show a loss."""
         assert self.on_test is not None, "the hold-out was run"
         objective = self.active.request.objective
         before, after = (each.objective(objective) for each in (self.on_test.before, self.on_test.after))

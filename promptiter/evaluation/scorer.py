@@ -117,7 +117,7 @@ class Scorer:
     async def score(self, profile: Profile, context: RunContext) -> ScoredProfile:
         """Call the function, and read what it returns. Raises SetupError if that is not a score.
 
-        A context of a case of the hold-out calls that.
+        For a case of the hold-out, the function of the hold-out is called.
         """
         if self.holdout is not None and context.case_id in self._cases:
             arguments, named = _select_arguments(self.holdout, profile, context, case=context.case_id)
@@ -159,8 +159,8 @@ class Scorer:
     def _check_figures(self, figures: Figures) -> Figures:
         """Return the figures as numbers.
 
-        SetupError if one is something else. One that is infinite or no number, as after a division by 0, makes this
-        run fail: JSON could not hold it, and it compares with nothing.
+        SetupError if one is something else. An infinite figure or NaN, as after a division by 0, makes this run fail:
+        JSON cannot hold it, and it cannot be compared.
         """
         for name, value in figures.items():
             wrong = f"the scorer {self.name} returned {shorten(value)} as the figure {name!r}; return a finite number"
@@ -284,7 +284,7 @@ def _check_holdout_cases(names: object, holdout: object) -> tuple[str, ...]:
         raise SetupError(f"the cases of a hold-out are {shorten(names)}; give a tuple of names")
     cases = tuple(names)
     if cases and holdout is None:
-        raise SetupError("a scorer has cases of a hold-out, and no hold-out; give it as `holdout`")
+        raise SetupError("a scorer has `holdout_cases`, and no hold-out; give its function as `holdout`")
     if "" in cases or "scorer" in cases or len(set(cases)) < len(cases):
         raise SetupError(f"the cases of a hold-out are {cases!r}; give each its own name, other than 'scorer'")
     return cases

@@ -1,4 +1,4 @@
-"""CallGuard: what is between an agent and the gateway while one thing about its calls is different from usual."""
+"""CallGuard: checks the calls of an agent, and may change its requests, before they are made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CallGuard(Protocol):
     """
 
     def revise_request(self, request: ModelRequest, site: CallSite, node_id: str) -> ModelRequest:
-        """The request that is made in place of this one."""
+        """Return the request to make instead of this one."""
 
     def check_tool_call(self, name: str, site: CallSite, node_id: str) -> None:
         """Raise an error if a tool must not be called."""

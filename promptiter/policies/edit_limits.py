@@ -23,9 +23,10 @@ MAX_NAMES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditLimits:
-    """The most surfaces, each of which may be a file, and the most lines that differ from what a candidate is made of.
+    """In how many surfaces, such as files, and in how many lines a candidate may differ from what it is made from.
 
-    A line that is new or gone counts, and one that is replaced counts once. A value that is no text counts as one line.
+    Lines that are added or removed count, and one that is replaced counts once. A value that is not text counts as one
+    line.
     """
 
     max_files: int | None = None
@@ -37,7 +38,7 @@ class EditLimits:
                 check_count(count, name)
 
     def find_excess(self, before: Profile, after: Profile, snapshot: StructureSnapshot) -> str | None:
-        """Say which limit a candidate exceeds, compared with the profile it is made of; None if it keeps to them."""
+        """Say which limit a candidate exceeds, compared with the profile it is made from; None if it keeps to them."""
         changes = before.changes(after, snapshot)
         if self.max_files is not None and len(changes) > self.max_files:
             names = join_names([change.surface_id for change in changes], limit=MAX_NAMES)

@@ -38,7 +38,7 @@ _OPERATORS: Mapping[Operator, Callable[[Decimal, Decimal], bool]] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Bound(ComposablePolicy):
-    """Accepts a candidate whose figure compares with a value in this way: `Bound("runtime_s", "<=", 300)`.
+    """Accepts a candidate for whose figure this comparison holds: `Bound("runtime_s", "<=", 300)`.
 
     True and false count as 1 and 0. Combine it with the policy that decides on the gain, using `&`.
     """
@@ -76,7 +76,7 @@ class FigureGain(ComposablePolicy):
 
     If it differs by `min_gain` or less, the first of the tie-breakers that differs decides: pairs of the better side
     and the figure, `("lower", "length_tokens")`. If none differs, or a figure that is needed is unknown, the candidate
-    is rejected. With repeats, a difference within `sigma` times the spread of equal runs is no difference.
+    is rejected. With repeats, a difference within `sigma` times the spread of equal runs counts as none.
     """
 
     figure: str

@@ -60,7 +60,7 @@ def average_figures(rows: Sequence[CaseRow]) -> dict[str, float]:
 
 
 def check_recorded_figures(names: Iterable[str], evaluation: Evaluation) -> None:
-    """Raise SetupError for a name that is no figure of this evaluation, the baseline of a run with a scorer."""
+    """Raise SetupError for a name that is not a figure of this evaluation, the baseline of a run with a scorer."""
     recorded = sorted({name for row in evaluation.rows for name in row.figures})
     known = [*recorded, *evaluation.thresholds, *FIGURES]
     for name in names:

@@ -85,7 +85,7 @@ class PrivateCopy:
         return tuple(answer["paths"])
 
     async def find_outside_changes(self) -> tuple[str, ...]:
-        """Relative paths of the original folder that changed since the copy was opened, by whomever.
+        """Relative paths of the original folder that changed since the copy was opened, whatever changed them.
 
         Always empty with namespaces, where commands cannot reach it.
         """

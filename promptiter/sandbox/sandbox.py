@@ -70,7 +70,7 @@ class Sandbox:
 def find_sandbox(wanted: WantedKind = "auto") -> Sandbox:
     """The sandbox of this machine, or the wanted kind. SetupError if the machine does not have that one."""
     if wanted == "none":
-        return Sandbox("none", "not sandboxed: commands run with all rights of this user, as was asked for")
+        return Sandbox("none", "not sandboxed: commands run with all rights of this user, as requested")
     problems = []
     kinds: tuple[Kind, ...] = ("namespaces", "landlock") if wanted == "auto" else (wanted,)
     for kind in kinds:

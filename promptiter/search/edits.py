@@ -8,7 +8,7 @@ A round takes the best profile, or with several objectives one that no other dom
 more candidates. Each is checked (the edit limits, no change, tried before), measured once, all at the same time, and
 then decided by the acceptance policy of the run, one after the other: against the record of the best profile, as each
 is measured as often as the others. A candidate that crashes is rejected. Only stop policies end the search, or a
-mutator that has nothing left to try: also after a perfect score, a tie-breaker may improve.
+mutator that has nothing left to try: even after a perfect score, a tie-breaker may improve.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ class _EditRounds:
         return decided[-1].decision.reason if decided and decided[-1].decision is not None else ""
 
     async def _follow(self, patches: PatchSet, *, accepted: bool, reason: str, measured: _Measured | None) -> None:
-        """Go on from an accepted candidate, or remember why it was not accepted."""
+        """Continue from an accepted candidate, or remember why it was not accepted."""
         if not accepted:
             self._learn(patches, reason, {} if measured is None else read_known_figures(measured.evaluation))
             return

@@ -118,7 +118,7 @@ class Refinements:
         if home in self.running:
             raise HttpError(409, f"this case of the run {run_id!r} is being refined; wait until that has ended")
         if len(self.running) >= MOST_AT_ONCE:
-            raise HttpError(429, f"more than {MOST_AT_ONCE} refinements at once", headers={"Retry-After": "30"})
+            raise HttpError(429, f"{MOST_AT_ONCE} refinements are running already", headers={"Retry-After": "30"})
 
     async def _work(self, configured: ConfiguredRefinement, begun: asyncio.Future[str]) -> None:
         """Refine to the end. A failure before the beginning is that of the request."""

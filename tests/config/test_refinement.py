@@ -106,7 +106,7 @@ def test_a_rubric_can_be_anywhere(seed: Path) -> None:
     assert not found.seed.is_measured
 
 
-def test_a_model_that_nobody_serves_is_reported(seed: Path) -> None:
+def test_an_unknown_model_is_reported(seed: Path) -> None:
     file = write_config(seed.parent, "")
     with pytest.raises(RequestError, match="nobody-serves-this"):
         load_refinement(seed, RefinementSettings(config=file, models=ModelPair(manager="nobody-serves-this")))

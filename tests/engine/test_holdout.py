@@ -247,7 +247,7 @@ async def test_a_hold_out_gets_the_case_by_name_or_as_its_third_argument() -> No
     ("options", "problem"),
     [
         ({"holdout": 0.5}, r"the hold-out of a scorer is 0\.5; give a function"),
-        ({"holdout_cases": ("a",)}, "has cases of a hold-out, and no hold-out"),
+        ({"holdout_cases": ("a",)}, "has `holdout_cases`, and no hold-out"),
         ({"holdout": carefulness, "holdout_cases": "a"}, "the cases of a hold-out are 'a'; give a tuple"),
         ({"holdout": carefulness, "holdout_cases": ("a", "a")}, "give each its own name"),
         ({"holdout": carefulness, "holdout_cases": ("scorer",)}, "give each its own name"),

@@ -61,7 +61,7 @@ def test_lines_that_change_are_between_the_difference_and_the_sum(before: list[s
     assert (lines == 0) == (texts[0] == texts[1])
 
 
-def test_a_value_that_is_no_text_counts_as_one_line() -> None:
+def test_a_value_that_is_not_text_counts_as_one_line() -> None:
     assert count_changed_lines([SurfaceChange("n#parameter.k", 3, 5)]) == 1
 
 

@@ -260,7 +260,7 @@ for fd in range(3, 1024):
 
 
 async def test_services_that_would_do_it(protection: Sandbox, surroundings: Surroundings) -> None:
-    """A service with a socket, such as a container engine, changes files for whoever connects."""
+    """A service with a socket, such as a container engine, changes files for anyone who connects."""
     with tempfile.TemporaryDirectory(dir=Path.home(), prefix="promptiter-test-") as folder:
         by_path, abstract = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
         with by_path, abstract:

@@ -96,7 +96,7 @@ async def test_repeats_are_measured_as_often_for_every_candidate() -> None:
     assert read(result.accepted_profile) == "greet ask"
 
 
-async def test_a_run_goes_on_after_a_perfect_score_as_a_tie_breaker_may_improve() -> None:
+async def test_a_run_continues_after_a_perfect_score_as_a_tie_breaker_may_improve() -> None:
     steps = ("greet ask answer thank you", "greet ask answer thank")
     result = await run(EditSearch(function=Planned(*steps)), final_test=None)
     assert [accepted for _, accepted, _ in decide(result)] == [True, True]
@@ -210,7 +210,7 @@ async def test_a_mutator_that_fails_at_first_ends_the_run_and_later_costs_a_roun
     assert read(result.accepted_profile) == "greet ask"
 
 
-async def test_what_is_no_mapping_is_an_error() -> None:
+async def test_an_answer_that_is_not_a_mapping_is_an_error() -> None:
     with pytest.raises(RunFailedError, match="the mutator returned 'greet'; return a mapping from path to text"):
         await run(EditSearch(function=lambda _: "greet"))
 

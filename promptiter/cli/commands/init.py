@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -11,9 +10,7 @@ from typing import Annotated
 
 import typer
 
-from promptiter.cli.output import echo
-from promptiter.errors import SetupError
-from traces.files import write_atomically
+from promptiter.cli.starter_files import write_starter
 
 
 def init(
@@ -27,18 +24,9 @@ def init(
     """
     from promptiter.config.schema import FILE_NAME, read_schema
 
-    starter = dict(_list_files(files("promptiter") / "starter", PurePosixPath()))
-    starter[PurePosixPath(FILE_NAME)] = read_schema()
-    taken = [str(path) for path in starter if (folder / path).exists()]
-    if taken and not force:
-        raise SetupError(f"{str(folder)!r} already has {', '.join(taken)}; choose another folder, or pass --force")
-    for path, content in starter.items():
-        _write(folder / path, content)
-    echo(f"written to {folder}/")
-    for path in starter:
-        echo(f"  {path}")
-    echo("\nnow run it:\n")
-    echo("  promptiter run" if folder == Path() else f"  promptiter run {shlex.quote(str(folder))}")
+    starter = {str(path): content for path, content in _list_files(files("promptiter") / "starter", PurePosixPath())}
+    starter[FILE_NAME] = read_schema()
+    write_starter(folder, starter, force=force, command="promptiter run")
 
 
 def _list_files(folder: Traversable, below: PurePosixPath) -> Iterator[tuple[PurePosixPath, bytes]]:
@@ -48,12 +36,3 @@ def _list_files(folder: Traversable, below: PurePosixPath) -> Iterator[tuple[Pur
             yield below / item.name, item.read_bytes()
         elif item.name != "__pycache__":
             yield from _list_files(item, below / item.name)
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SetupError(f"{str(path.parent)!r} cannot be created: {error.strerror or error}") from error
-    with write_atomically(path) as file:
-        file.write(content)

@@ -36,7 +36,8 @@ def refine(
         typer.Option("--target", metavar="EXP:TASK", help="Instead of RUN: the best run of a task of an experiment."),
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option("--iterations", metavar="N", help="Iterations at most, from 1 to 10; by default 3.")
+        int | None,
+        typer.Option("--iterations", metavar="N", help="Maximum number of iterations, from 1 to 10; by default 3."),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="NAME", help="The model of the manager, in all iterations.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +13,7 @@ from promptiter.cli.load import collect_settings
 from promptiter.cli.options import Apply, ConfiguredJson, Costs, MaxUsd, Quiet, Require, Review, Seed
 from promptiter.cli.output import echo
 from promptiter.cli.run_execution import execute, prepare_run
+from promptiter.cli.starter_files import write_starter
 from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
@@ -109,20 +109,9 @@ def init(
     """
     from promptiter.config.task_yaml.starter import FILES
     from promptiter.config.task_yaml.task_schema import FILE_NAME, read_task_schema
-    from traces.files import write_file
 
     files = {**{path: text.encode() for path, text in FILES.items()}, FILE_NAME: read_task_schema()}
-    taken = [path for path in files if (folder / path).exists()]
-    if taken and not force:
-        raise SetupError(f"{str(folder)!r} already has {', '.join(taken)}; choose another folder, or pass --force")
-    for path, content in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        write_file(folder / path, content)
-    echo(f"written to {folder}/")
-    for path in files:
-        echo(f"  {path}")
-    echo("\nnow run it:\n")
-    echo("  promptiter task run" if folder == Path() else f"  promptiter task run {shlex.quote(str(folder))}")
+    write_starter(folder, files, force=force, command="promptiter task run")
 
 
 def _read(task: Path, model: str | None, settings: dict[str, Json]) -> ParsedConfig:

@@ -26,7 +26,7 @@ STOP_REASONS = {
     "empty_gradient_midloop": "an iteration left nothing to refine",
     "no_prior_deliverable": "an iteration delivered nothing to continue from",
 }
-NOT_ENDED = "it did not end: its process was killed, or still runs"
+NOT_ENDED = "not finished: its process was killed, or is still running"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from promptiter.tasks.files.task import (
     TaskTieBreaker,
 )
 from promptiter.tasks.rubrics import read_rubrics
-from promptiter.user_files import Location, read_object
+from promptiter.user_files import Location, read_object, read_text
 from traces.model import Json
 
 FILE_NAME = "task.yaml"
@@ -66,15 +66,9 @@ def is_task_yaml(document: Mapping[str, Json]) -> bool:
 
 
 def read_task_file(file: Path, *, environ: Mapping[str, str] | None = None) -> TaskDocument:
-    """Read a task.yaml, or the one in a folder. A SetupError lists what is wrong with it."""
+    """Read a task.yaml, or the one in a folder. SetupError lists what is wrong with it."""
     file = file / FILE_NAME if file.is_dir() else file
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        hint = "; `promptiter task init` writes one" if isinstance(error, FileNotFoundError) else ""
-        raise SetupError(f"{file}: cannot be read: {error.strerror or error}{hint}") from error
-    except UnicodeDecodeError as error:
-        raise SetupError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
+    text = read_text(file, missing="; `promptiter task init` writes one")
     document = read_yaml(text, file=os.fspath(file))
     if not isinstance(document, dict) or not is_task_yaml(document):
         raise SetupError(f"{file}: is not a file task, which has the key artifacts")

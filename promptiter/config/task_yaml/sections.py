@@ -27,7 +27,7 @@ class ArtifactsBlock(FileObject):
     include: Annotated[Texts, Field(min_length=1)]
     """Paths and patterns, relative to the workspace: `*` stays in a folder, `**` does not."""
     exclude: Texts = Field(default_factory=list)
-    """Paths and patterns of files that may not."""
+    """Paths and patterns of files that may not change, also if they are included."""
     max_files_per_iteration: Count | None = None
     """How many files one candidate may change."""
 
@@ -118,7 +118,7 @@ class ScorerBlock(CommandBlock):
     type: Literal["command", "python"] = "command"
     """A command that prints JSON, or a Python function."""
     function: Text | None = None
-    """The function as `module:attr`, with the type `python`: of the folder, and of what the runner printed."""
+    """The function as `module:attr`, with the type `python`. It gets the folder, and what the runner printed."""
     metric: Text | None = None
     """The name of its score; by default the primary metric."""
     parse: ParseBlock = ParseBlock()
@@ -196,9 +196,9 @@ class ConstraintBlock(FileObject):
     metric: Text
     """The figure."""
     op: Operator
-    """How it must compare."""
+    """The comparison that must hold."""
     value: Finite | bool
-    """With what. True and false count as 1 and 0."""
+    """What the figure is compared with. True and false count as 1 and 0."""
 
 
 class TieBreakerBlock(FileObject):

@@ -58,7 +58,7 @@ class ScoredOutput:
 class Measurement:
     """What running a candidate gave. With a `crash`, nothing else counts.
 
-    `spans` are the traces that the runner wrote, as promptiter's JSON. `seconds` differ between equal runs.
+    `spans` are the traces that the runner wrote, as promptiter's JSON.
     """
 
     scored: tuple[ScoredOutput, ...] = ()
@@ -67,7 +67,6 @@ class Measurement:
     tampered: tuple[str, ...] = ()
     spans: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
-    seconds: float = 0.0
 
 
 async def measure(
@@ -105,7 +104,6 @@ class _Copy:
     case: str = ""
 
     async def measure(self, texts: Mapping[str, str]) -> Measurement:
-        started = time.perf_counter()
         context = replace(self.context, case_id=f"{CASE_ID}/{self.part}{self.case and f'/{self.case}'}")
         plan = build_plan(self.task, self.workspace, texts)
         async with open_session(context) as session, find_sandbox(self.task.sandbox.kind).open(plan) as copy:
@@ -117,7 +115,7 @@ class _Copy:
             raise ModelUnavailableError(f"a model call of the task failed: {session.outages[0].message}")
         usage = sum_usage(call.reply.usage for call in session.calls if call.reply is not None)
         crash = found.crash.replace(session.key, "***")
-        return replace(found, crash=crash, usage=usage, seconds=round(time.perf_counter() - started, 3))
+        return replace(found, crash=crash, usage=usage)
 
     async def _run_commands(self, copy: PrivateCopy, session: EndpointSession, texts: Mapping[str, str]) -> Measurement:
         printed: list[str] = []

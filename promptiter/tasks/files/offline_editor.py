@@ -52,7 +52,7 @@ def edit_offline(request: MutationRequest) -> WrittenValues:
     initial = {surface.part: surface.value for surface in request.structure.surfaces}
     before: list[Edit] = []
     position, seen = 0, set[tuple[str, str]]()
-    for edit in list_edits(texts, findings, seeks_less=not findings):
+    for edit in list_edits(texts, findings):
         key = (edit.path, edit.text)
         if key in seen or edit.text == texts[edit.path] or {**texts, edit.path: edit.text} == initial:
             continue
@@ -68,17 +68,17 @@ def edit_offline(request: MutationRequest) -> WrittenValues:
     return WrittenValues(values={chosen.path: chosen.text}, reason=chosen.reason)
 
 
-def list_edits(texts: Mapping[str, str], findings: Sequence[Finding], *, seeks_less: bool) -> Iterator[Edit]:
+def list_edits(texts: Mapping[str, str], findings: Sequence[Finding]) -> Iterator[Edit]:
     """Yield the edits of these texts, best first: those that findings suggest, then the rest, file by file in turn.
 
-    `seeks_less` if a tie-breaker or a constraint asks for less, so that what can go is tried before other things.
+    Without findings, what is left to improve is often a length, so parts of texts that can go are tried first.
     """
     yield from chain.from_iterable(_answer_finding(each, texts) for each in findings)
     suspects = [finding.where for finding in findings]
     paths = sorted(texts, key=lambda path: (path not in suspects, path))
     shorter = _alternate([_shorten(path, texts[path]) for path in paths if not path.endswith(CODE + SETTINGS)])
     others = _alternate([_vary(path, texts[path]) for path in paths])
-    yield from chain(shorter, others) if seeks_less and not findings else chain(others, shorter)
+    yield from chain(others, shorter) if findings else chain(shorter, others)
 
 
 def _answer_finding(finding: Finding, texts: Mapping[str, str]) -> Iterator[Edit]:

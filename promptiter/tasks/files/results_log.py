@@ -107,7 +107,7 @@ class ResultsLog:
 
 
 def find_foreign(file: Path) -> str | None:
-    """Why a file must not be written as a results.jsonl: it would replace what is no log. None if it may."""
+    """Why a file must not be used as results.jsonl: something other than a log would be overwritten. None if it may."""
     if not file.exists():
         return None
     if not file.is_file():

@@ -44,7 +44,7 @@ class RefinementGradient(BaseModel):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to refine: no defect, no rejection, no gap (rule R36)."""
+        """Whether there is nothing to refine: no defect, no rejection, no gap."""
         return not (self.defects or self.gate_rejections or self.metric_gaps)
 
     def write(self, folder: Path) -> Path:

@@ -112,7 +112,7 @@ async def refine(
     notify: Callable[[str], None] = lambda _: None,
     on_begin: Callable[[str], None] = lambda _: None,
 ) -> RefinementSession:
-    """Refine a seed. The session is returned, and stored, also if an iteration fails; `on_begin` is told its id."""
+    """Refine a seed. The session is returned, and stored, also if an iteration fails; `on_begin` gets its id."""
     loop = _Loop(
         seed=seed,
         runner=runner,

@@ -1,6 +1,6 @@
 """The text that an iteration begins with: what was wrong with the prior deliverable. The same gradient, the same text.
 
-It has 10 to 40 lines. It comes before the first message of the manager, and of nobody else. An agent that cannot read
+It has 10 to 40 lines. It comes before the first message of the manager, and of no other node. An agent that cannot read
 files also gets the prior deliverable itself.
 """
 

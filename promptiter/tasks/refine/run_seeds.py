@@ -95,7 +95,7 @@ def name_case(case_id: str) -> str:
 
 
 def choose_roles(structure: StructureSnapshot) -> NodeRoles:
-    """Roles that nobody configured: the manager is the first model of the agent. Without models, nobody is."""
+    """The default roles: the first model of the agent is the manager. Without models, there is none."""
     models = [node.id for node in structure.nodes if node.kind == "llm"]
     if not models:
         return NodeRoles()

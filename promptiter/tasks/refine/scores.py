@@ -43,8 +43,8 @@ def _describe(score: Score) -> Iterator[Defect]:
         yield Defect(description=text, severity=severity, category=score.metric, location=finding.where)
     listed = summarize_findings(score.findings) if score.findings else ""
     reason = score.reason.strip()
-    is_told = any(isinstance(each.actual, str) and each.actual and each.actual in reason for each in score.findings)
-    if reason and reason not in listed and not (listed and listed in reason) and not is_told:
+    is_repeated = any(isinstance(each.actual, str) and each.actual and each.actual in reason for each in score.findings)
+    if reason and reason not in listed and not (listed and listed in reason) and not is_repeated:
         yield Defect(description=reason, severity=severity, category=score.metric)
     elif not score.findings and not reason:
         text = f"{score.metric} is {score.value:.3f}, below {score.threshold:.3f}"

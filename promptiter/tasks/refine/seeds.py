@@ -185,7 +185,7 @@ def _collect(folder: Path, *, without: Path) -> Path:
 
 
 def _is_left_out(parts: Sequence[str], left_out: Collection[str]) -> bool:
-    """Whether a file is no part of a deliverable: it is hidden, or belongs to the refinement."""
+    """Whether a file is not part of a deliverable: it is hidden, or belongs to the refinement."""
     is_hidden = any(part.startswith(".") for part in parts)
     return is_hidden or parts[0] in left_out or parts[0].startswith(KEPT)
 

@@ -8,21 +8,17 @@ from promptiter.structure import Node, StructureSnapshot, Surface
 from promptiter.tasks.files.offline_editor import Edit, edit_offline, list_edits
 
 
-def first(edits: list[Edit], count: int = 3) -> list[str]:
-    return [each.text for each in edits[:count]]
-
-
 def test_what_a_failed_case_expects_comes_first() -> None:
     wrong = Finding(kind="wrong", predicate="case 1", expected="colour", actual="color", where="b.md")
     texts = {"a.md": "# A\n\nUse color.\n", "b.md": "# B\n\nUse color.\n"}
-    edits = list(list_edits(texts, [wrong], seeks_less=False))
+    edits = list(list_edits(texts, [wrong]))
     assert (edits[0].path, edits[0].text) == ("b.md", "# B\n\nUse colour.\n")
     assert edits[1] == Edit(path="b.md", text="# B\n\nUse color.\n\ncolour\n", reason="case 1 expects it")
 
 
 def test_switches_and_numbers_of_a_configuration_are_varied() -> None:
     texts = {"c.yaml": "cache: false\nsize: 8\nrate: 0.5\n"}
-    found = [each.text for each in list_edits(texts, [], seeks_less=False)]
+    found = [each.text for each in list_edits(texts, [])]
     assert found[:3] == [
         "cache: true\nsize: 8\nrate: 0.5\n",
         "cache: false\nsize: 16\nrate: 0.5\n",
@@ -33,7 +29,7 @@ def test_switches_and_numbers_of_a_configuration_are_varied() -> None:
 
 def test_code_is_varied_outside_of_strings_and_comments() -> None:
     text = 'def f(x):\n    # 1 < 2\n    return "1 < 2" if x < 10 else 0\n'
-    found = [each.text for each in list_edits({"f.py": text}, [], seeks_less=False)]
+    found = [each.text for each in list_edits({"f.py": text}, [])]
     assert found[0] == text.replace("x < 10", "x <= 10")
     assert all("# 1 < 2" in each and '"1 < 2"' in each for each in found)
     assert text.replace("10", "11") in found
@@ -41,14 +37,14 @@ def test_code_is_varied_outside_of_strings_and_comments() -> None:
 
 def test_parts_of_a_text_go_when_less_is_better_but_headings_stay() -> None:
     text = "# Skill\n\nWrite plainly. This sentence is very long and says nothing at all.\n"
-    found = list(list_edits({"a.md": text}, [], seeks_less=True))
+    found = list(list_edits({"a.md": text}, []))
     assert found[0].text == "# Skill\n\nWrite plainly.\n"
     assert all(each.text.startswith("# Skill") for each in found)
 
 
 def test_the_order_of_edits_is_always_the_same() -> None:
     texts = {"a.md": "# A\n\nOne. Two.\n", "c.json": '{"n": 3}', "f.py": "x = 1 + 2\n"}
-    assert list(list_edits(texts, [], seeks_less=True)) == list(list_edits(texts, [], seeks_less=True))
+    assert list(list_edits(texts, [])) == list(list_edits(texts, []))
 
 
 TEXT = "size: 8\nrate: 0.5\ncache: false\n"
