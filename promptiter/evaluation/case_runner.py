@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, Substitute, run_agent
@@ -81,14 +82,13 @@ class CaseRunner:
             return await self._score(job, AgentRun(error=error), calls=CallCounter(), started=time.perf_counter())
 
     async def _score(self, job: CaseJob, run: AgentRun, *, calls: CallCounter, started: float) -> TracedRow:
-        with judge_repeat(job.repeat):
-            scores = await run_together(_score_run(metric, job.case, run) for metric in self.metrics)
+        scores = await score_run(self.metrics, job.case, run, repeat=job.repeat)
         traces = [turn.trace for turn in run.by_turn]
         row = CaseRow(
             case_id=job.case.id,
             eval_set_id=job.case.eval_set_id,
             repeat=job.repeat,
-            scores=tuple(scores),
+            scores=scores,
             output=run.output,
             error=run.error,
             usage=run.usage,
@@ -117,7 +117,7 @@ class CaseRunner:
             deadline_s=self.context.deadline_s,
             substitutes=job.substitutes,
         )
-        return await converse(_GuardedAgent(self.agent), case, job.profile, context, self.user_simulator)
+        return await converse(GuardedAgent(self.agent), case, job.profile, context, self.user_simulator)
 
 
 def describe_timeout(deadline_s: float | None) -> Failure:
@@ -125,7 +125,13 @@ def describe_timeout(deadline_s: float | None) -> Failure:
     return Failure("TimeoutError", f"no answer in {deadline_s} s")
 
 
-async def _score_run(metric: Metric, case: EvalCase, run: AgentRun) -> Score:
+async def score_run(metrics: Iterable[Metric], case: EvalCase, run: AgentRun, *, repeat: int) -> tuple[Score, ...]:
+    """Score a run that has happened, by all metrics at the same time."""
+    with judge_repeat(repeat):
+        return tuple(await run_together(_score_one(metric, case, run) for metric in metrics))
+
+
+async def _score_one(metric: Metric, case: EvalCase, run: AgentRun) -> Score:
     try:
         return check_score(await call_any(metric, case, run), metric)
     except (BudgetEndedError, UnexpectedCallError, StoreError, RunLockedError):
@@ -136,7 +142,7 @@ async def _score_run(metric: Metric, case: EvalCase, run: AgentRun) -> Score:
         return report_exception(metric, error)
 
 
-class _GuardedAgent:
+class GuardedAgent:
     """Wraps a user's agent so that errors become results and the deadline is enforced."""
 
     def __init__(self, agent: Agent) -> None:

@@ -11,19 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext, run_agent
-from promptiter.agents.failures import describe_error
-from promptiter.concurrency import is_cancelled
-from promptiter.errors import FATAL_ERRORS, BudgetEndedError
-from promptiter.evaluation.case_runner import CaseJob, CaseRunner
+from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
+from promptiter.errors import BudgetEndedError
+from promptiter.evaluation.case_runner import GuardedAgent, score_run
 from promptiter.evaluation.data.case import EvalCase, Turn
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.score import Score
 from promptiter.evaluation.user_simulator import converse
 from promptiter.llm.budget import Budget, Budgets
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
-from promptiter.structure import Node, StructureSnapshot
+from promptiter.structure import StructureSnapshot
 from promptiter.tasks.refine.deliverables import find_deliverable, list_files
 from promptiter.tasks.refine.iteration_guard import ITERATION_CAPS, IterationGuard, NodeRoles
 from promptiter.tasks.refine.loop import Clock, FinishedIteration, IterationFailedError, IterationRequest
@@ -62,7 +59,7 @@ class AgentRunner:
         guard = IterationGuard(self.roles, prefix=prefix, budget=request.budget, models=request.models)
         before = "" if self.roles.prefix_node is not None else prefix
         started = self.clock.seconds()
-        run, status = await self._call(_PrefixedAgent(agent, before), guard, request)
+        run, status = await self._call(_PrefixedAgent(GuardedAgent(agent), before), guard, request)
         took = self.clock.seconds() - started
         if run.error is not None:
             raise IterationFailedError(run.error.type, run.error.message)
@@ -155,7 +152,9 @@ class AgentRunner:
         """Score a run. What the agent says about its own metrics does not count then."""
         assert self.evaluator is not None
         case = self.case or EvalCase(id="deliverable", turns=(Turn(user=record.task),))
-        scores = await score_run(self.evaluator, case, run, gateway=self.gateway, repeat=repeat)
+        self.gateway.bind_to_running_loop()
+        with self.gateway.active():
+            scores = await score_run(self.evaluator.metrics, replace(case, mode="run"), run, repeat=repeat)
         return replace(
             record,
             metrics=list_metrics(scores, self.evaluator.weights),
@@ -163,24 +162,8 @@ class AgentRunner:
         )
 
 
-async def score_run(
-    evaluator: Evaluator, case: EvalCase, run: AgentRun, *, gateway: Gateway, repeat: int = 0
-) -> tuple[Score, ...]:
-    """Score a run that has happened by the metrics of an evaluator."""
-    agent = _FinishedAgent(run)
-    gateway.bind_to_running_loop()
-    runner = CaseRunner(
-        agent=agent,
-        metrics=evaluator.metrics,
-        context=RunContext(seed=gateway.seed),
-        user_simulator=evaluator.user_simulator,
-    )
-    job = CaseJob(case=replace(case, mode="run"), profile=Profile.baseline(agent.describe()), repeat=repeat)
-    return (await runner.run(job, gateway)).row.scores
-
-
 class _PrefixedAgent:
-    """An agent that is asked with a text before its first message, and whose errors are those of its run."""
+    """An agent that is asked with a text before its first message."""
 
     def __init__(self, agent: Agent, prefix: str) -> None:
         self._agent = agent
@@ -192,28 +175,7 @@ class _PrefixedAgent:
     async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:
         if self._prefix and context.turn == 0:
             case = replace(case, text=self._prefix + case.text)
-        try:
-            return await run_agent(self._agent, case, profile, context)
-        except FATAL_ERRORS:
-            raise
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if is_cancelled(error):
-                raise
-            return AgentRun(error=describe_error(error))
-
-
-class _FinishedAgent:
-    """A run that has happened, in the place of an agent."""
-
-    def __init__(self, run: AgentRun) -> None:
-        self._run = run
-
-    def describe(self) -> StructureSnapshot:
-        return StructureSnapshot(nodes=(Node(id="deliverable"),), name="deliverable")
-
-    async def run(self, case: CaseInput, profile: Profile, context: RunContext) -> AgentRun:  # noqa: ARG002
-        turns = self._run.by_turn
-        return turns[min(context.turn, len(turns) - 1)]
+        return await self._agent.run(case, profile, context)
 
 
 def _find_run_dir(request: IterationRequest) -> Path:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import orjson
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from promptiter.config.task_yaml.starter import TASK
+from promptiter.config.task_yaml.starter import FILES, TASK
 from promptiter.config.task_yaml.task_schema import build_task_schema, read_task_schema
 from tests.worlds.file_task import AS_PRINTED
 
@@ -34,3 +36,9 @@ def test_every_key_is_described() -> None:
     found = {"task.yaml": whole, **whole["$defs"]}
     keys = [(name, key, each) for name, one in found.items() for key, each in one.get("properties", {}).items()]
     assert [(name, key) for name, key, each in keys if not each.get("description")] == []
+
+
+def test_the_example_is_the_starter() -> None:
+    folder = Path(__file__).parents[3] / "examples" / "skill_quality"
+    example = {path: (folder / path).read_text(encoding="utf-8") for path in FILES}
+    assert example == {**FILES, "task.yaml": TASK.partition("\n")[2]}
