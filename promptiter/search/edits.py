@@ -149,9 +149,14 @@ class EditSearch:
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
-        """One line for each model of a stage that cannot be called or has no price, and each missing program."""
+        """One line for each model that cannot be called or has no price, and each missing program and file."""
         stages = self.chosen.stages if isinstance(self.chosen, StageMutator) else (self.chosen,)
-        return find_stage_problems(stages, gateway)
+        found = find_stage_problems(stages, gateway)
+        try:
+            list(_read_history(self.history))
+        except SetupError as error:
+            found.append(str(error))
+        return found
 
 
 class CandidateWriter(Protocol):
@@ -345,4 +350,5 @@ def _read_history(files: Iterable[str]) -> Iterable[Json]:
             lines = Path(name).read_bytes().splitlines()
             yield from (orjson.loads(line) for line in lines if line.strip())
         except (OSError, orjson.JSONDecodeError) as error:
-            raise SetupError(f"the history {shorten(name)} cannot be read: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else f"it has a line that is not JSON: {error}"
+            raise SetupError(f"the history {shorten(name)} cannot be read: {why}; correct history") from error

@@ -144,8 +144,17 @@ async def test_what_other_tasks_found_is_shown_if_it_is_given(tmp_path: Path) ->
     mutator = Planned()
     await run(EditSearch(function=mutator, history=[str(file)]))
     assert mutator.seen[0].history == ({"decision": "keep"}, {"decision": "discard"})
-    with pytest.raises(RunFailedError, match=r"the history .* cannot be read"):
-        await run(EditSearch(function=mutator, history=[str(tmp_path / "missing.jsonl")]))
+
+
+def test_a_history_that_cannot_be_read_is_found_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "cut.jsonl").write_text('{"decision": "ke')
+    found = [
+        EditSearch(function=Planned(), history=[str(tmp_path / name)]).find_setup_problems(Evaluator().gateway)
+        for name in ("missing.jsonl", "cut.jsonl")
+    ]
+    assert [len(problems) for problems in found] == [1, 1]
+    assert found[0][0].endswith("cannot be read: No such file or directory; correct history")
+    assert "cannot be read: it has a line that is not JSON" in found[1][0]
 
 
 # What is refused before anything runs
