@@ -215,8 +215,12 @@ class _EditRounds:
         made = [(mutation, parent) for mutation, parent in zip(mutations, parents, strict=True) if mutation.patches]
         if not made:
             await session.skip_round("; ".join(dict.fromkeys(each.problem for each in mutations)) or NO_CHANGE)
-        candidates = [each for pair in made if (each := await self._propose(*pair)) is not None]
+        new, repeated = self._split_repeated(made)
+        candidates = [each for pair in new if (each := await self._propose(*pair)) is not None]
         await self._measure_and_decide(candidates)
+        for mutation, parent in repeated:
+            await session.reject(mutation.patches, TRIED_BEFORE, parents=(parent.profile,))
+            self._learn(mutation.patches, TRIED_BEFORE)
         await session.complete_round()
         self._idle = 0 if candidates else self._idle + 1
         is_exhausted = not made and all(each.is_exhausted for each in mutations)
@@ -248,16 +252,26 @@ class _EditRounds:
             history=self._history,
         )
 
+    def _split_repeated(
+        self, made: Sequence[tuple[Mutation, _Measured]]
+    ) -> tuple[list[tuple[Mutation, _Measured]], list[tuple[Mutation, _Measured]]]:
+        """The mutations that give new candidates, and those that give one that was tried, or is made twice.
+
+        The second ones are rejected once the first are decided: until then, they are the same candidate to the record.
+        """
+        new: list[tuple[Mutation, _Measured]] = []
+        repeated: list[tuple[Mutation, _Measured]] = []
+        for mutation, parent in made:
+            digest = self._session.candidate(mutation.patches, parent=parent.profile).digest
+            (repeated if digest in self._tried else new).append((mutation, parent))
+            self._tried.add(digest)
+        return new, repeated
+
     async def _propose(self, mutation: Mutation, parent: _Measured) -> tuple[Profile, PatchSet, _Measured] | None:
         """Record a candidate. None if it is rejected before anything runs."""
-        session, patches, parents = self._session, mutation.patches, (parent.profile,)
-        candidate = session.candidate(patches, parent=parent.profile)
-        if candidate.digest in self._tried:
-            await session.reject(patches, TRIED_BEFORE, parents=parents)
-            self._learn(patches, TRIED_BEFORE)
-            return None
-        profile = await session.propose(patches, parents=parents)
-        self._tried |= {candidate.digest, profile.digest}
+        session, patches = self._session, mutation.patches
+        profile = await session.propose(patches, parents=(parent.profile,))
+        self._tried.add(profile.digest)
         if (excess := session.find_excess(profile)) is not None:
             await session.reject(profile, excess)
             self._learn(patches, excess)

@@ -240,6 +240,16 @@ async def test_parallel_candidates_are_measured_at_once_and_decided_in_order() -
     assert starts == list(range(starts[0], starts[0] + 3))
 
 
+async def test_of_two_equal_candidates_of_a_round_the_second_was_tried_before() -> None:
+    scoring = Scoring()
+    result = await run(EditSearch(function=Planned("greet", "greet", "CRASH", "CRASH"), parallel=2), scoring)
+    first, second = (round_.candidates for round_ in result.rounds[:2])
+    assert [each.decision is not None and each.decision.accepted for each in first] == [True, False]
+    assert first[0].validation is not None
+    assert [each.decision.reason[:7] for each in second if each.decision is not None] == ["crashed", TRIED_BEFORE[:7]]
+    assert [len(each.evaluations) for each in second] == [1, 0]
+
+
 async def test_with_several_objectives_candidates_are_made_from_all_that_none_dominates() -> None:
     steps = ("greet " + "x" * 40, "g", "greet BAD", "greet ask " + "x" * 20, "greet")
     journal, mutator = MemoryJournal(), Planned(*steps)
