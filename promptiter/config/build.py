@@ -237,6 +237,8 @@ class _RunBuilder:
             for missing in (folder for folder in folders if not folder.is_dir()):
                 hint = "paths are relative to the file"
                 self.problems.add(f"python_path: the folder {str(missing)!r} does not exist; {hint}")
+        if self.config.agent.task is not None:
+            sys.dont_write_bytecode = True  # a mutator in the workspace would leave a __pycache__ there
         make_importable(folders)
         for key, value in {**self.parsed.document, **self.parsed.settings}.items():
             for reference in list_references(value) if key != "agent" else ():
@@ -277,7 +279,8 @@ class _RunBuilder:
         if not self.problems.require("agent", wanted="name the agent as module:attr, or its command"):
             return None
         build = partial(build_agent, self.config.agent, folders=self.config.python_path, hosts=self.hosts)
-        return self.attempt(build, place="agent")
+        # The scorer of a task.yaml reads the same file: a problem of it is named once, by its own key.
+        return self.attempt(build, place="" if self.config.agent.task is not None else "agent")
 
     def _build_evaluator(self, gateway: Gateway) -> Evaluator | None:
         is_black_box = self.agent is not None or bool(self.config.agent.call and self.config.agent.in_place)

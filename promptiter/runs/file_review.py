@@ -258,4 +258,5 @@ _Dumper.add_representer(list, _represent_list)
 
 def _dump(document: dict[str, Json]) -> str:
     text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    text = re.sub(r"\n\.\.\.\n\Z", "\n", text)  # the end of a document, after a text that ends with an empty line
     return re.sub(r"(?m)^(decision|reason): null$", r"\1:", text, count=2)

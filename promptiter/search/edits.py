@@ -148,9 +148,14 @@ class EditSearch:
         )
 
     def find_setup_problems(self, gateway: Gateway) -> list[str]:
-        """One line for each model of a stage that cannot be called or has no price, and each missing program."""
+        """One line for each model that cannot be called or has no price, and each missing program and file."""
         stages = self.chosen.stages if isinstance(self.chosen, StageMutator) else (self.chosen,)
-        return find_stage_problems(stages, gateway)
+        found = find_stage_problems(stages, gateway)
+        try:
+            list(_read_history(self.history))
+        except SetupError as error:
+            found.append(str(error))
+        return found
 
 
 class CandidateWriter(Protocol):
@@ -209,8 +214,12 @@ class _EditRounds:
         made = [(mutation, parent) for mutation, parent in zip(mutations, parents, strict=True) if mutation.patches]
         if not made:
             await session.skip_round("; ".join(dict.fromkeys(each.problem for each in mutations)))
-        candidates = [each for pair in made if (each := await self._propose(*pair)) is not None]
+        new, repeated = self._split_repeated(made)
+        candidates = [each for pair in new if (each := await self._propose(*pair)) is not None]
         await self._measure_and_decide(candidates)
+        for mutation, parent in repeated:
+            await session.reject(mutation.patches, TRIED_BEFORE, parents=(parent.profile,))
+            self._learn(mutation.patches, TRIED_BEFORE)
         await session.complete_round()
         self._idle = 0 if candidates else self._idle + 1
         is_exhausted = not made and all(each.is_exhausted for each in mutations)
@@ -242,16 +251,26 @@ class _EditRounds:
             history=self._history,
         )
 
+    def _split_repeated(
+        self, made: Sequence[tuple[Mutation, _Measured]]
+    ) -> tuple[list[tuple[Mutation, _Measured]], list[tuple[Mutation, _Measured]]]:
+        """The mutations that give new candidates, and those that give one that was tried, or is made twice.
+
+        The second ones are rejected once the first are decided: until then, they are the same candidate to the record.
+        """
+        new: list[tuple[Mutation, _Measured]] = []
+        repeated: list[tuple[Mutation, _Measured]] = []
+        for mutation, parent in made:
+            digest = self._session.candidate(mutation.patches, parent=parent.profile).digest
+            (repeated if digest in self._tried else new).append((mutation, parent))
+            self._tried.add(digest)
+        return new, repeated
+
     async def _propose(self, mutation: Mutation, parent: _Measured) -> tuple[Profile, PatchSet, _Measured] | None:
         """Record a candidate. None if it is rejected before anything runs."""
-        session, patches, parents = self._session, mutation.patches, (parent.profile,)
-        candidate = session.candidate(patches, parent=parent.profile)
-        if candidate.digest in self._tried:
-            await session.reject(patches, TRIED_BEFORE, parents=parents)
-            self._learn(patches, TRIED_BEFORE)
-            return None
-        profile = await session.propose(patches, parents=parents)
-        self._tried |= {candidate.digest, profile.digest}
+        session, patches = self._session, mutation.patches
+        profile = await session.propose(patches, parents=(parent.profile,))
+        self._tried.add(profile.digest)
         if (excess := session.find_excess(profile)) is not None:
             await session.reject(profile, excess)
             self._learn(patches, excess)
@@ -344,4 +363,5 @@ def _read_history(files: Iterable[str]) -> Iterable[Json]:
             lines = Path(name).read_bytes().splitlines()
             yield from (orjson.loads(line) for line in lines if line.strip())
         except (OSError, orjson.JSONDecodeError) as error:
-            raise SetupError(f"the history {shorten(name)} cannot be read: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else f"it has a line that is not JSON: {error}"
+            raise SetupError(f"the history {shorten(name)} cannot be read: {why}; correct history") from error

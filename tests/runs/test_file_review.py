@@ -118,6 +118,15 @@ async def test_a_veto_has_a_reason_and_an_edit_its_value(tmp_path: Path) -> None
     assert await typed.reviewer.review(REQUEST) == Review(action="edit", value="Be kind. Keep #1: dates.")
 
 
+@pytest.mark.parametrize("end", ["\n", "\n\n", "\n\n...\n\n"])
+async def test_a_text_that_ends_with_empty_lines_gives_a_file_that_can_be_answered(tmp_path: Path, end: str) -> None:
+    request = make_request(f"Keep dates: always.{end}")
+    approved = await Team(tmp_path / "a", type_in("decision:", "decision: approve")).reviewer.review(request)
+    assert approved == Review(action="approve")
+    typed = Team(tmp_path / "b", type_in("always.", "never."), type_in("decision:", "decision: edit"))
+    assert await typed.reviewer.review(request) == Review(action="edit", value=f"Keep dates: never.{end}")
+
+
 async def test_values_that_are_not_texts_are_edited_as_yaml(tmp_path: Path) -> None:
     shots = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     team = Team(tmp_path, answer(decision="edit", value=[*shots, *shots]))

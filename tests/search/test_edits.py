@@ -144,8 +144,17 @@ async def test_what_other_tasks_found_is_shown_if_it_is_given(tmp_path: Path) ->
     mutator = Planned()
     await run(EditSearch(function=mutator, history=[str(file)]))
     assert mutator.seen[0].history == ({"decision": "keep"}, {"decision": "discard"})
-    with pytest.raises(RunFailedError, match=r"the history .* cannot be read"):
-        await run(EditSearch(function=mutator, history=[str(tmp_path / "missing.jsonl")]))
+
+
+def test_a_history_that_cannot_be_read_is_found_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "cut.jsonl").write_text('{"decision": "ke')
+    found = [
+        EditSearch(function=Planned(), history=[str(tmp_path / name)]).find_setup_problems(Evaluator().gateway)
+        for name in ("missing.jsonl", "cut.jsonl")
+    ]
+    assert [len(problems) for problems in found] == [1, 1]
+    assert found[0][0].endswith("cannot be read: No such file or directory; correct history")
+    assert "cannot be read: it has a line that is not JSON" in found[1][0]
 
 
 # What is refused before anything runs
@@ -229,6 +238,16 @@ async def test_parallel_candidates_are_measured_at_once_and_decided_in_order() -
     kinds = [event.type for event in journal.events if event.round == 1]
     starts = [place for place, kind in enumerate(kinds) if kind == "evaluation_started"][:3]
     assert starts == list(range(starts[0], starts[0] + 3))
+
+
+async def test_of_two_equal_candidates_of_a_round_the_second_was_tried_before() -> None:
+    scoring = Scoring()
+    result = await run(EditSearch(function=Planned("greet", "greet", "CRASH", "CRASH"), parallel=2), scoring)
+    first, second = (round_.candidates for round_ in result.rounds[:2])
+    assert [each.decision is not None and each.decision.accepted for each in first] == [True, False]
+    assert first[0].validation is not None
+    assert [each.decision.reason[:7] for each in second if each.decision is not None] == ["crashed", TRIED_BEFORE[:7]]
+    assert [len(each.evaluations) for each in second] == [1, 0]
 
 
 async def test_with_several_objectives_candidates_are_made_from_all_that_none_dominates() -> None:

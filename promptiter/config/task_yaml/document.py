@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from promptiter.agents.black_box.command import INHERITED
@@ -248,12 +249,17 @@ class _TaskBuilder:
 
     def _read_prompt(self) -> str:
         file = self.folder / PROMPT
-        return file.read_text(encoding="utf-8-sig").strip() if file.is_file() else ""
+        try:
+            return file.read_text(encoding="utf-8-sig").strip() if file.is_file() else ""
+        except UnicodeDecodeError as error:
+            raise SetupError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
 
     def _list_protected(self, commands: list[TaskCommand], functions: list[str], artifacts: Artifacts) -> Iterator[str]:
         """The files that commands name, the rubric, this file, and those of `protected`, as far as none may change."""
         for command in commands:
-            for each in (part for argument in command.arguments for part in argument.split()):
+            words = [part for argument in command.arguments for part in argument.split()]
+            modules = [each.replace(".", "/") for option, each in pairwise(words) if option == "-m"]
+            for each in (*words, *(f"{module}{end}" for module in modules for end in _MODULE_FILES)):
                 yield from self._protect(PurePosixPath(command.cwd, each).as_posix(), artifacts)
         for function in functions:
             yield from self._protect(f"{function.partition(':')[0].replace('.', '/')}.py", artifacts)
@@ -296,5 +302,8 @@ class _TaskBuilder:
     def _fail(self, place: str, problem: str) -> SetupError:
         return SetupError(f"{self.file}: {place}: {problem}")
 
+
+_MODULE_FILES = (".py", "/__main__.py")
+"""The files that `python -m` runs."""
 
 _OPERATORS = frozenset(("|", "||", "&&", ";", ">", ">>", "<", "&"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -272,6 +273,16 @@ class GuardsBlock(FileObject):
     """Texts that must stay in them."""
     forbidden_texts: Texts = Field(default_factory=list)
     """Regular expressions that must not match."""
+
+    @field_validator("forbidden_texts")
+    @classmethod
+    def _check_patterns(cls, value: list[str]) -> list[str]:
+        for each in value:
+            try:
+                re.compile(each)
+            except re.error as error:
+                raise ValueError(f"{each!r} is not a regular expression: {error}") from error
+        return value
 
 
 class SandboxBlock(FileObject):

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
+from promptiter.errors import SetupError
+
 _WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -90,7 +92,10 @@ def _compile(pattern: str) -> re.Pattern[str]:
         else:
             text += _translate(part) + ("" if is_last else "/")
     inside = "" if parts[-1] == "**" else "(?:/.*)?"
-    return re.compile(text + inside, re.DOTALL)
+    try:
+        return re.compile(text + inside, re.DOTALL)
+    except re.error as error:
+        raise SetupError(f"the pattern {pattern!r} is invalid: {error.msg}; correct what is in brackets") from error
 
 
 def _translate(part: str) -> str:

@@ -29,6 +29,7 @@ from promptiter.tasks.files.recorded_traces import read_recorded
 from promptiter.tasks.files.scorer_output import CaseOutcome, ScorerOutput, read_output
 from promptiter.tasks.files.task import CASE, FileTask, TaskCommand, TaskScorer
 from promptiter.tasks.files.workspace import Workspace, hash_files
+from promptiter.wording import join_names
 from traces import Usage, digest
 from traces.model import Json, sum_usage
 
@@ -135,8 +136,13 @@ class _Copy:
                 scorer.command, arguments=tuple(each.replace(CASE, self.case) for each in scorer.command.arguments)
             )
             what = "the hold-out scorer" if self.part == "holdout" else f"the scorer {scorer.name!r}"
-            finished = await self._run(copy, session, command, what=what, stdin=stdout)
-            output = read_output(finished.stdout, scorer.fields, name=what)
+            try:
+                finished = await self._run(copy, session, command, what=what, stdin=stdout)
+                output = read_output(finished.stdout, scorer.fields, name=what)
+            except CommandError as error:
+                if changed:
+                    raise CommandError(f"the runner changed {join_names(changed, limit=5)}; {error}") from error
+                raise
             scored.append(_name_score(output, scorer))
             printed.append(_show_output("scorer", finished))
         if self.part == "measure" and "runtime_seconds" in self.task.named_figures:

@@ -39,8 +39,14 @@ def main(reference: str) -> None:
     output = sys.stdin.read()
     module, _, name = reference.partition(":")
     with contextlib.redirect_stdout(sys.stderr):
-        function = getattr(importlib.import_module(module), name)
-        found = call_scorer(function, Path.cwd(), output)
+        try:
+            function = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            sys.exit(f"cannot import {reference!r}: {error}")
+        try:
+            found = call_scorer(function, Path.cwd(), output)
+        except SetupError as error:
+            sys.exit(str(error))
     sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -109,7 +109,8 @@ class ResultsLog:
 def find_foreign(file: Path) -> str | None:
     """Why a file must not be used as results.jsonl: something other than a log would be overwritten. None if it may."""
     if not file.exists():
-        return None
+        folder = next(each for each in file.parents if each.exists())
+        return None if folder.is_dir() else f"is below {str(folder)!r}, which is not a folder"
     if not file.is_file():
         return "is not a file"
     lines = [line for line in file.read_bytes().splitlines() if line.strip()]

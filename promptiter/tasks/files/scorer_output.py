@@ -8,6 +8,7 @@ It may be all of the output, or its last line.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,8 @@ def read_output(stdout: bytes, fields: OutputFields, *, name: str) -> ScorerOutp
         score = _to_number(found)
         if score is None:
             raise CommandError(f"{name}: the field {fields.score!r} is {shorten(found)}; print a finite number")
+    elif not metrics and fields.score in document:
+        raise CommandError(f"{name}: the field {fields.score!r} is null; print a finite number")
     elif not metrics:
         known = [str(key) for key in document]
         raise CommandError(
@@ -76,11 +79,23 @@ def _parse(stdout: bytes, name: str) -> Mapping[str, Json]:
         try:
             document = orjson.loads(candidate)
         except orjson.JSONDecodeError:
+            if constant := _find_constant(candidate):
+                raise CommandError(f"{name}: it printed {constant}, which is not JSON; print finite numbers") from None
             continue
         if isinstance(document, dict):
             return document
     shown = shorten(text.decode(errors="replace"), limit=200) if text else "nothing"
     raise CommandError(f"{name}: it printed {shown}; print a JSON object as the last line of standard output")
+
+
+def _find_constant(text: bytes) -> str:
+    """`NaN`, `Infinity` or `-Infinity` if that is in JSON otherwise, as Python prints it; empty if not."""
+    found: list[str] = []
+    try:
+        json.loads(text, parse_constant=found.append)
+    except ValueError:
+        return ""
+    return next(iter(found), "")
 
 
 def _read_metrics(document: Mapping[str, Json], fields: OutputFields, name: str) -> Iterator[tuple[str, float]]:

@@ -98,7 +98,11 @@ def open_workspace(task: FileTask) -> Workspace:
         raise SetupError(f"{len(paths):,} files are artifacts, at most {MAX_ARTIFACTS} can be; name fewer in include")
     files = {path: _read(task.root / path, path) for path in sorted(paths)}
     found = Workspace(root=task.root, files=files, description=task.description, name=task.id)
-    _ = found.texts  # raises for what is not text
+    for path, raw in files.items():
+        try:
+            found.find_source(path).decode(raw)
+        except SetupError as error:
+            raise SetupError(f"the artifact {path!r} is not text; save it as UTF-8, or exclude it") from error
     return found
 
 

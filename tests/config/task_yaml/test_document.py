@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from promptiter.config.build import build_run
 from promptiter.config.file import read_config
 from promptiter.config.task_yaml.document import is_task_yaml, read_task_file
 from promptiter.config.task_yaml.parts import build_results_log
@@ -93,6 +94,7 @@ def test_the_run_is_a_promptiter_yaml_in_other_words(folder: Path) -> None:
         ({"holdout": {"command": "x", "files": ["*.hiden"]}}, "'.*hiden' matches nothing"),
         ({"protected": ["date/**"]}, r"protected: 'date/.*' matches no file"),
         ({"logging": {"results_file": "skills/writing/SKILL.md"}}, "which commands must see; write to another place"),
+        ({"guards": {"forbidden_texts": ["("]}}, r"forbidden_texts: '\(' is not a regular expression"),
         ({"logging": {"candidate_dir": "skills"}}, "logging.candidate_dir: 'skills' holds 'skills/writing/SKILL.md'"),
     ],
 )
@@ -111,6 +113,7 @@ def test_a_log_outside_of_the_workspace_is_hidden_from_nobody(folder: Path) -> N
     [
         ({"results_file": "notes.txt"}, "'notes.txt' has lines that are not results, and would be overwritten"),
         ({"results_file": "other"}, "'other' is not a file"),
+        ({"results_file": "notes.txt/rows.jsonl"}, "is below '.*notes.txt', which is not a folder"),
         ({"candidate_dir": "notes.txt"}, "'notes.txt' is not a folder"),
     ],
 )
@@ -130,6 +133,27 @@ def test_all_mistakes_of_the_keys_are_listed_at_once(folder: Path) -> None:
 def test_only_a_file_with_its_own_keys_is_a_task() -> None:
     assert is_task_yaml({"artifacts": {}})
     assert not is_task_yaml({"agent": "a:b", "scorer": "c:d"})
+
+
+def test_notes_for_editors_in_another_encoding_are_refused(folder: Path) -> None:
+    (folder / "prompt.md").write_bytes("café".encode("latin-1"))
+    with pytest.raises(SetupError, match=r"prompt\.md: invalid UTF-8 at byte 3; save it as UTF-8"):
+        read_task_file(folder)
+
+
+def test_the_file_of_a_module_that_a_command_runs_is_protected(folder: Path) -> None:
+    (folder / "checks").mkdir()
+    for name in ("score.py", "__main__.py"):
+        (folder / "checks" / name).write_text("")
+    commands = [{"command": "python -m checks.score"}, {"command": "python -m checks --all", "metric": "other"}]
+    protected = read_task_file(change(folder, scorer=commands)).task.protected
+    assert {"checks/score.py", "checks/__main__.py"} <= set(protected)
+
+
+def test_a_problem_of_the_artifacts_is_reported_once(folder: Path) -> None:
+    with pytest.raises(SetupError) as raised:
+        build_run(read_config(change(folder, artifacts={"include": ["docs/*.md"]})))
+    assert str(raised.value).count("correct artifacts.include") == 1
 
 
 def test_a_shell_reads_the_command_only_if_asked(folder: Path) -> None:

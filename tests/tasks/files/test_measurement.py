@@ -158,6 +158,13 @@ async def test_a_runner_that_fools_the_scorer_is_found(tmp_path: Path, attack: s
     assert f"the commands changed protected files: {named}" in found.scores[0].reason
 
 
+async def test_a_scorer_that_fails_after_the_runner_changed_its_files_names_them(tmp_path: Path) -> None:
+    runner = "import os\nif len(open('a.md').read()) > 9: os.remove('a.md')"
+    scorer = make(tmp_path / "w", script=runner, score="print('{\"score\": %d}' % len(open('a.md').read()))")
+    with pytest.raises(CommandError, match=r"^the runner changed a\.md; the scorer 'python score\.py': .*exit code 1"):
+        await measure(scorer, "a longer text")
+
+
 async def test_a_runner_may_write_an_artifact_again_and_modules_elsewhere(tmp_path: Path) -> None:
     runner = (
         "import os\nopen('a.md', 'r+').write(open('a.md').read())\nos.mkdir('out')\nopen('out/x.py', 'w').write('')"

@@ -53,6 +53,7 @@ def edit(request):
 def python_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
 
 
 def make(folder: Path, **keys: Any) -> Path:
@@ -137,6 +138,7 @@ def test_a_function_edits_until_it_has_nothing_left(tmp_path: Path) -> None:
     assert result.stop.reason == "exhausted"
     assert result.rounds[-1].skipped == "the mutator has nothing left to try"
     assert result.structure.name == "skill-quality"
+    assert not (folder / "__pycache__").exists()
 
 
 def test_rounds_show_decisions_and_refused_edits_but_not_the_edits_as_data(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def test_fields_may_be_paths() -> None:
         (b"[1]", "print a JSON object"),
         (b'{"scores": 1}', r"neither 'score' nor .*did you mean 'scores'"),
         (b'{"score": "high"}', "'score' is 'high'"),
-        (b'{"score": null, "metrics": {}}', "neither 'score'"),
+        (b'{"score": null, "metrics": {}}', "'score' is null; print a finite number"),
+        (b'{"score": NaN}', "it printed NaN, which is not JSON; print finite numbers"),
+        (b'ready\n{"score": 1, "metrics": {"n": -Infinity}}', "it printed -Infinity"),
         (b'{"score": 1, "metrics": [1]}', "'metrics' is"),
     ],
 )

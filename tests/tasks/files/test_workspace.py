@@ -86,6 +86,7 @@ def test_excluded_files_other_types_and_links_are_not_artifacts(tmp_path: Path) 
         ("a.py", "not of an allowed type"),
         ("../*.md", "leaves the workspace"),
         ("nothing/*.md", "no file in"),
+        ("[z-a].md", r"the pattern '\[z-a\]\.md' is invalid: bad character range z-a"),
     ],
 )
 def test_an_include_that_cannot_be_edited_is_refused(tmp_path: Path, include: str, message: str) -> None:
@@ -98,7 +99,7 @@ def test_an_include_that_cannot_be_edited_is_refused(tmp_path: Path, include: st
 
 def test_a_binary_artifact_is_refused_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_bytes(b"\xff\xfe\x00\xd8")
-    with pytest.raises(SetupError, match=r"a\.md"):
+    with pytest.raises(SetupError, match=r"^the artifact 'a\.md' is not text; save it as UTF-8, or exclude it$"):
         open_workspace(make_task(tmp_path, "a.md"))
 
 
