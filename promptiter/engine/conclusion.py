@@ -229,10 +229,10 @@ class _TestedGain:
         """
         test = self.active.test
         few = None if test is None else explain_too_few_inputs(test)
+        if test is not None and self.active.shape == "scorer":
+            return self._conclude_with_holdout(test, on_validation, await self._test_new_cases(test))
         if test is not None and few is None:
             return self._conclude_with_test_set(test, on_validation, await self._test_new_cases(test))
-        if test is not None and self.active.shape == "scorer":
-            return self._conclude_with_few_holdouts(on_validation, await self._test_new_cases(test))
         reasons = () if few is None else (f"the test set was not run: {few}",)
         obstacle = find_obstacle(self.active, self.warning)
         if obstacle is not None:
@@ -354,8 +354,14 @@ class _TestedGain:
         why = explain_not_shown(on_test, count_inputs(test, "test case"), self.goal)
         return self._conclude_for_these_cases([on_validation, on_test], obstacle=f"{why}; give more test cases")
 
-    def _conclude_with_few_holdouts(self, on_validation: FinalTestResult, on_test: FinalTestResult) -> Conclusion:
-        """Conclude a gain of a scorer whose hold-out has too few cases to show a gain, but may show a loss."""
+    def _conclude_with_holdout(
+        self, test: EvalSet, on_validation: FinalTestResult, on_test: FinalTestResult
+    ) -> Conclusion:
+        """Conclude a gain of a scorer with a hold-out.
+
+        It guards against edits that please the scorer alone, so a lower mean is enough for a warning, however few its
+        cases are. A gain has to be shown as on any test set.
+        """
         assert self.on_test is not None, "the hold-out was run"
         objective = self.active.request.objective
         before, after = (each.objective(objective) for each in (self.on_test.before, self.on_test.after))
@@ -366,7 +372,10 @@ class _TestedGain:
             return self.conclude("overfit_risk", results, reason)
         if self.problem is not None:
             return self._conclude_for_these_cases([on_validation], figures, obstacle=self.problem)
-        return self._conclude_for_these_cases(results, figures, obstacle=on_test.reason)
+        if on_test.is_shown:
+            return self.conclude("improved", results, figures)
+        why = explain_too_few_inputs(test) or explain_not_shown(on_test, count_inputs(test, "hold-out case"), self.goal)
+        return self._conclude_for_these_cases(results, figures, obstacle=why)
 
     def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
         """Return the verdict with its evidence: the results of the test first, then other reasons."""
