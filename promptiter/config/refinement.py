@@ -39,9 +39,11 @@ from promptiter.tasks.refine.seeds import (
     Seed,
     find_target_sessions,
     is_run_folder,
+    not_a_result,
     open_rubric_folder,
     open_run_folder,
     open_target,
+    read_text,
 )
 from promptiter.tasks.refine.sessions import RefinementSession
 from promptiter.tasks.refine.tiers import TierPlan
@@ -106,9 +108,7 @@ def build_refinement(
     if settings.rubric is not None or (folder / RUBRIC).is_file():
         open_folder = partial(open_rubric_folder, folder, task=settings.task)
         return _build_other(lambda given: open_folder(rubric=settings.rubric or given.rubric), settings, environ)
-    raise SetupError(
-        f"{str(folder)!r} is not a finished run, and has no {RUBRIC}; name the folder of a run, or give --rubric"
-    )
+    raise not_a_result(folder)
 
 
 def build_case_refinement(
@@ -156,7 +156,7 @@ def _build_other(
     seed = open_seed(parsed.config.refine)
     section = parsed.config.refine
     rubric = seed.rubric or (settings.rubric or section.rubric or "")
-    text = rubric.read_text(encoding="utf-8-sig") if isinstance(rubric, Path) else rubric
+    text = read_text(rubric, what="the rubric") if isinstance(rubric, Path) else rubric
     evaluator: Evaluator | None = None
     if text:
         if parsed.config.judge is None:
@@ -198,6 +198,7 @@ def _finish(
         raise RequestError(problems)
 
     command = prepare_command(settings.command) if agent is None else ()
+    least = section.floors.build(floors or BudgetFloors())
 
     def build(request: IterationRequest) -> Agent:
         return IterationCommand(command=command, request=request) if agent is None else agent
@@ -218,7 +219,8 @@ def _finish(
             models=ModelPair() if has_both else settings.models,
             tiers=tiers if settings.models == ModelPair() or has_both else TierPlan(),
             weights=section.loss.build(),
-            floors=section.floors.build(floors or BudgetFloors()),
+            floors=least,
+            least_wall_time_s=0.0 if seed.case is None else least.wall_time_s,  # one case may take milliseconds
             work=settings.work,
         ),
         gateway=gateway,

@@ -169,6 +169,11 @@ def test_options_that_cannot_be_used_are_refused(run: Run, tmp_path: Path, monke
     (tmp_path / "rubric.md").write_text("- It is good.")
     printed = run("refine", seed, "--command", "true", "--rubric", tmp_path / "rubric.md", code=2)
     assert "give --judge MODEL" in printed
+    for wrong in (tmp_path / "missing.md", tmp_path):
+        printed = run("refine", seed, "--command", "true", "--rubric", wrong, code=2)
+        assert f"the rubric {str(wrong)!r} cannot be read" in printed
+    printed = run("refine", seed / "FINAL", "--command", "true", code=2)
+    assert "is not a finished result: it has no run_completion.json and no rubric.md" in printed
     write_run(tmp_path / "study" / "tasks" / "intro" / "runs" / "r1", run_id="r1")
     target = ("--target", "study:intro", "--command", "true", "--work-dir", tmp_path / "work")
     assert "must be below" in run("refine", *target, code=2)
@@ -248,7 +253,9 @@ time.sleep(60)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
 def test_an_interrupted_refinement_leaves_its_session_and_no_process(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
@@ -264,7 +271,8 @@ def test_an_interrupted_refinement_leaves_its_session_and_no_process(
     assert process.returncode == code
     [file] = (seed / "refinement_sessions").iterdir()
     stored = json.loads(file.read_bytes())
-    assert stored["stop_reason"] == ("error:CancelledError" if number == signal.SIGINT else None)
+    assert stored["stop_reason"] == (None if number == signal.SIGKILL else "error:CancelledError")
+    assert (stored["completed_at"] is None) == (number == signal.SIGKILL)
     assert not (seed / "BEST").exists()
     wait_for_end(pid)
 
