@@ -21,6 +21,7 @@ from promptiter.config.file import FILE_NAME, ParsedConfig, RunConfig, merge_set
 from promptiter.config.refine_section import RefineSection
 from promptiter.config.refinement_settings import MIXED, RefinementSettings
 from promptiter.engine.engine import Engine
+from promptiter.engine.model_checks import list_models_of_evaluator
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import RequestError, SetupError, nearest
 from promptiter.evaluation.data.case import EvalCase
@@ -125,7 +126,10 @@ def build_case_refinement(
     if result.status not in ("succeeded", "failed", "cancelled"):
         raise SetupError(f"the run {folder.name!r} is {result.status}; wait until it has ended, or stop it")
     if checked.request.scorer is not None:
-        raise SetupError(f"the run {folder.name!r} was scored as a whole: it has no cases whose output can be refined")
+        raise SetupError(
+            f"the run {folder.name!r} was scored as a whole: it has no cases whose output can be refined; "
+            "refine a copy of its files with --rubric FILE"
+        )
     sets = (checked.train, checked.validation, *([] if checked.test is None else [checked.test]))
     cases: dict[str, EvalCase] = {}
     for each in sets:
@@ -193,8 +197,9 @@ def _finish(
         _create_work(settings.work)
     tiers = section.tiers.build() if settings.tiers is None else settings.tiers
     has_both = settings.tiers is not None and settings.models != ModelPair()
+    judges = [] if evaluator is None else [model for _, model in list_models_of_evaluator(evaluator)]
     named = {*tiers.models, *filter(None, (settings.models.manager, settings.models.worker))}
-    if not settings.command and (problems := gateway.find_setup_problems(named)):
+    if problems := gateway.find_setup_problems([*judges, *([] if settings.command else named)]):
         raise RequestError(problems)
 
     command = prepare_command(settings.command) if agent is None else ()

@@ -150,6 +150,26 @@ def test_a_folder_with_a_rubric_is_refined_by_a_command(run: Run, project: Path)
     assert after == set(before) - {"__pycache__"}
 
 
+@pytest.mark.parametrize(
+    ("judge", "problem"),
+    [
+        ("no-such-model", "no-such-model names no provider"),
+        ("refined_bot:broken_judge", "the deliverable could not be measured"),
+    ],
+)
+def test_a_judge_that_cannot_be_asked_exits_with_2(run: Run, project: Path, judge: str, problem: str) -> None:
+    folder = project / "essay"
+    folder.mkdir()
+    (folder / "report.md").write_text("an essay")
+    (folder / "rubric.md").write_text("- names its sources\n")
+    (project / "refined_bot.py").write_text("def broken_judge(message: str) -> str:\n    return 'no verdict'\n")
+    sys.modules.pop("refined_bot", None)
+    stream = "err" if judge == "no-such-model" else "out"
+    printed = run("refine", folder, "--judge", judge, "--command", "true", code=2, stream=stream)
+    assert problem in printed
+    assert not list(folder.glob("refinements_work/refine_*"))
+
+
 def test_a_run_of_another_program_needs_an_agent_or_a_command(run: Run, tmp_path: Path) -> None:
     seed = write_run(tmp_path / "seed")
     assert "--agent module:attr, or give a --command" in run("refine", seed, code=2)
