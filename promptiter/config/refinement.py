@@ -20,6 +20,7 @@ from promptiter.config.file import FILE_NAME, ParsedConfig, RunConfig, read_docu
 from promptiter.config.refine_section import RefineSection
 from promptiter.config.refinement_settings import RefinementSettings
 from promptiter.engine.engine import Engine
+from promptiter.engine.model_checks import list_models_of_evaluator
 from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import RequestError, SetupError, nearest
 from promptiter.evaluation.data.case import EvalCase
@@ -38,9 +39,11 @@ from promptiter.tasks.refine.seeds import (
     Seed,
     find_target_sessions,
     is_run_folder,
+    not_a_result,
     open_rubric_folder,
     open_run_folder,
     open_target,
+    read_text,
 )
 from promptiter.tasks.refine.sessions import RefinementSession
 from promptiter.tasks.refine.tiers import TierPlan
@@ -108,9 +111,7 @@ def build_refinement(
     if settings.rubric is not None or (folder / RUBRIC).is_file():
         open_folder = partial(open_rubric_folder, folder, task=settings.task)
         return _build_other(lambda given: open_folder(rubric=settings.rubric or given.rubric), settings, environ)
-    raise SetupError(
-        f"{str(folder)!r} is not a finished run, and has no {RUBRIC}; name the folder of a run, or give --rubric"
-    )
+    raise not_a_result(folder)
 
 
 def build_case_refinement(
@@ -127,7 +128,10 @@ def build_case_refinement(
     if result.status not in ("succeeded", "failed", "cancelled"):
         raise SetupError(f"the run {folder.name!r} is {result.status}; wait until it has ended, or stop it")
     if checked.request.scorer is not None:
-        raise SetupError(f"the run {folder.name!r} was scored as a whole: it has no cases whose output can be refined")
+        raise SetupError(
+            f"the run {folder.name!r} was scored as a whole: it has no cases whose output can be refined; "
+            "refine a copy of its files with --rubric FILE"
+        )
     sets = (checked.train, checked.validation, *([] if checked.test is None else [checked.test]))
     cases: dict[str, EvalCase] = {}
     for each in sets:
@@ -158,7 +162,7 @@ def _build_other(
     seed = open_seed(parsed.config.refine)
     section = parsed.config.refine
     rubric = seed.rubric or (settings.rubric or section.rubric or "")
-    text = rubric.read_text(encoding="utf-8-sig") if isinstance(rubric, Path) else rubric
+    text = read_text(rubric, what="the rubric") if isinstance(rubric, Path) else rubric
     evaluator: Evaluator | None = None
     if text:
         if parsed.config.judge is None:
@@ -196,11 +200,13 @@ def _finish(
     tiers = section.tiers.build() if settings.tiers is None else settings.tiers
     has_both = settings.tiers is not None and settings.models != ModelPair()
     models = ModelPair() if has_both else settings.models
+    judges = [] if evaluator is None else [model for _, model in list_models_of_evaluator(evaluator)]
     named = {*tiers.models, *filter(None, (models.manager, models.worker))}
-    if not settings.command and (problems := gateway.find_setup_problems(named)):
+    if problems := gateway.find_setup_problems([*judges, *([] if settings.command else named)]):
         raise RequestError(problems)
 
     command = prepare_command(settings.command) if agent is None else ()
+    least = section.floors.build(floors or BudgetFloors())
 
     def build(request: IterationRequest) -> Agent:
         return IterationCommand(command=command, request=request) if agent is None else agent
@@ -221,7 +227,8 @@ def _finish(
             models=models,
             tiers=tiers if models == ModelPair() else TierPlan(),
             weights=section.loss.build(),
-            floors=section.floors.build(floors or BudgetFloors()),
+            floors=least,
+            least_wall_time_s=0.0 if seed.case is None else least.wall_time_s,  # one case may take milliseconds
             work=settings.work,
         ),
         gateway=gateway,

@@ -1,4 +1,4 @@
-"""Refinements at a server: they run in the background, and their sessions are files of the run that is refined.
+"""Refinements at a server: they run in the background, and their sessions are files of the run, or of its copy.
 
 So they survive a restart of the server. A refinement that a server did not finish is listed as interrupted.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from promptiter.errors import RequestError, SetupError
 from promptiter.manager import App as ManagerApp
 from promptiter.manager import Manager
 from promptiter.manager.app import ConfiguredApp, PreparedRun
-from promptiter.runs.folder_store import FolderView
+from promptiter.runs.store import RunView
 from promptiter.server.errors import HttpError
 from promptiter.server.refine_bodies import (
     RefinementListBody,
@@ -29,6 +29,7 @@ from promptiter.server.refine_bodies import (
     StartedRefinementBody,
     read_refine_body,
 )
+from promptiter.server.refined_copies import RefinedCopies
 from promptiter.tasks.refine.run_folder import COMPLETION, read_run
 from promptiter.tasks.refine.run_seeds import REFINED
 from promptiter.tasks.refine.seeds import find_sessions
@@ -40,9 +41,10 @@ logger = logging.getLogger(__name__)
 MOST_AT_ONCE = 4
 """Refinements that run at the same time; more are refused."""
 NO_FOLDER = (
-    "the runs of this server are not kept in folders, which refinements need; copy the run with "
+    "this app has no project folder, where the refinements of its runs could be kept; copy the run with "
     "`promptiter export RUN --server URL --to FOLDER`, and refine the copy with `promptiter refine FOLDER`"
 )
+NO_COPY = "the server cannot keep a copy of the run, which refinements need; its log says why"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +64,30 @@ class Refinements:
     running: dict[Path, _Running] = field(default_factory=dict)
     is_closed: bool = False
 
+    @property
+    def copies(self) -> RefinedCopies:
+        return RefinedCopies(self.manager)
+
     async def start(self, app: str, run_id: str, body: Json) -> StartedRefinementBody:
         """Start a refinement in the background. HttpError or RequestError if it cannot start."""
         view = await self.manager.view(run_id, app=app)
         result = await self.manager.get(run_id, app=app)
         if result.status in ("queued", "running"):
             raise HttpError(409, f"the run {run_id!r} is {result.status}; refine it when it has ended")
-        if not isinstance(view, FolderView):
+        folder = self.copies.find(app, view)
+        if folder is None:
             raise HttpError(409, NO_FOLDER)
         managed = self.manager.apps[app]
         models = await run_in_thread(lambda: list_models(managed))
         given, settings = read_refine_body(body, models=models)
         if self.is_closed:
             raise HttpError(503, "the server is stopping; ask the next one")
-        configured = await run_in_thread(lambda: _build(managed, view, settings, given.case))
+        try:
+            await self.copies.update(view, folder)
+        except (OSError, SetupError) as error:
+            logger.warning("the run %s cannot be copied to %s: %s", run_id, folder, error)
+            raise HttpError(503, NO_COPY) from error
+        configured = await run_in_thread(lambda: _build(managed, view, folder, settings, given.case))
         home, case = configured.seed.home, configured.seed.case
         self._check_room(home, run_id)
         for warning in configured.warnings:
@@ -90,11 +102,16 @@ class Refinements:
     async def list_all(self, app: str, run_id: str) -> RefinementListBody:
         """The refinements of a run, oldest first."""
         view = await self.manager.view(run_id, app=app)
-        if not isinstance(view, FolderView):
+        folder, running = self.copies.find(app, view), set(self.running)
+        if folder is None:
             return RefinementListBody(refinements=[])
-        running = set(self.running)
-        found = await run_in_thread(lambda: sorted(_read(view.path, run_id, running), key=lambda each: each.started_at))
+        found = await run_in_thread(lambda: sorted(_read(folder, run_id, running), key=lambda each: each.started_at))
         return RefinementListBody(refinements=found)
+
+    async def forget(self, run_ids: Collection[str], *, app: str | None = None) -> None:
+        """Remove the copies of runs that were deleted, with their refinements."""
+        apps = list(self.manager.apps) if app is None else [app]
+        await run_in_thread(lambda: self.copies.remove(apps, run_ids))
 
     def check_idle(self, app: str, run_id: str) -> None:
         """HttpError if a run is being refined, so that it cannot be deleted or continued."""
@@ -151,14 +168,14 @@ def list_models(app: ManagerApp) -> frozenset[str]:
 
 
 def _build(
-    app: ManagerApp, view: FolderView, settings: RefinementSettings, case_id: str | None
+    app: ManagerApp, view: RunView, folder: Path, settings: RefinementSettings, case_id: str | None
 ) -> ConfiguredRefinement:
     """Build a refinement; blocking. HttpError or RequestError if the run cannot be refined."""
     section = app.config.refine if isinstance(app, ConfiguredApp) else RefineSection()
     try:
         prepared: PreparedRun = app.rebuild(view.header)
         return build_case_refinement(
-            view.path,
+            folder,
             engine=prepared.engine,
             checked=prepared.checked,
             section=section,
@@ -168,8 +185,8 @@ def _build(
     except RequestError:
         raise
     except SetupError as error:
-        place = str(view.path.absolute())
-        raise RequestError([str(error).replace(f"{place}/", "").replace(str(view.path), view.path.name)]) from error
+        place = str(folder.absolute())
+        raise RequestError([str(error).replace(f"{place}/", "").replace(str(folder), folder.name)]) from error
 
 
 def _read(folder: Path, run_id: str, running: set[Path]) -> Iterator[RefinementState]:

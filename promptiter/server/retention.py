@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from promptiter.errors import PromptiterError
@@ -29,6 +29,7 @@ class Retention:
         *,
         every_s: float = EVERY_S,
         is_in_use: Callable[[str, str], bool] = lambda *_: False,
+        on_deleted: Callable[[Collection[str]], Awaitable[None]] | None = None,
     ) -> None:
         """Delete the other runs, at once and then from time to time. Those in use wait for the next time."""
         while self.keep_days is not None or self.keep_last is not None:
@@ -38,5 +39,7 @@ class Retention:
                 logger.warning("old runs could not be deleted: %s", error)
             else:
                 if deleted:
+                    if on_deleted is not None:
+                        await on_deleted(deleted)
                     logger.info("deleted %s: %s", plural(len(deleted), "old run"), ", ".join(deleted))
             await asyncio.sleep(every_s)

@@ -259,6 +259,7 @@ class Routes:
         """Delete a run that is not in progress."""
         self.refinements.check_idle(app, run_id)
         await self.manager.delete(run_id, app=app)
+        await self.refinements.forget([run_id], app=app)
         return Response(status_code=204)
 
     async def get_events(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from promptiter.errors import SetupError
 from promptiter.manager import Manager
@@ -22,6 +22,9 @@ from promptiter.runs.run_list import RunQuery
 from promptiter.server.limits import Limits
 from promptiter.server.retention import Retention
 from promptiter.server.tokens import Tokens
+
+if TYPE_CHECKING:
+    from promptiter.server.refinements import Refinements
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 BACKLOG = 2048
@@ -96,8 +99,10 @@ async def serve(
             server.should_exit = True
 
     supervising = asyncio.create_task(supervise())
-    is_refined = application.state.refinements.is_running
-    pruning = asyncio.create_task(options.retention.keep_pruning(manager, is_in_use=is_refined))
+    refinements: Refinements = application.state.refinements
+    pruning = asyncio.create_task(
+        options.retention.keep_pruning(manager, is_in_use=refinements.is_running, on_deleted=refinements.forget)
+    )
     try:
         with _on_signals(stopping, lambda: manager.close(timeout_s=0)):
             await server.serve(sockets=[listening])

@@ -150,6 +150,26 @@ def test_a_folder_with_a_rubric_is_refined_by_a_command(run: Run, project: Path)
     assert after == set(before) - {"__pycache__"}
 
 
+@pytest.mark.parametrize(
+    ("judge", "problem"),
+    [
+        ("no-such-model", "no-such-model names no provider"),
+        ("refined_bot:broken_judge", "the deliverable could not be measured"),
+    ],
+)
+def test_a_judge_that_cannot_be_asked_exits_with_2(run: Run, project: Path, judge: str, problem: str) -> None:
+    folder = project / "essay"
+    folder.mkdir()
+    (folder / "report.md").write_text("an essay")
+    (folder / "rubric.md").write_text("- names its sources\n")
+    (project / "refined_bot.py").write_text("def broken_judge(message: str) -> str:\n    return 'no verdict'\n")
+    sys.modules.pop("refined_bot", None)
+    stream = "err" if judge == "no-such-model" else "out"
+    printed = run("refine", folder, "--judge", judge, "--command", "true", code=2, stream=stream)
+    assert problem in printed
+    assert not list(folder.glob("refinements_work/refine_*"))
+
+
 def test_a_run_of_another_program_needs_an_agent_or_a_command(run: Run, tmp_path: Path) -> None:
     seed = write_run(tmp_path / "seed")
     assert "--agent module:attr, or give a --command" in run("refine", seed, code=2)
@@ -169,6 +189,11 @@ def test_options_that_cannot_be_used_are_refused(run: Run, tmp_path: Path, monke
     (tmp_path / "rubric.md").write_text("- It is good.")
     printed = run("refine", seed, "--command", "true", "--rubric", tmp_path / "rubric.md", code=2)
     assert "give --judge MODEL" in printed
+    for wrong in (tmp_path / "missing.md", tmp_path):
+        printed = run("refine", seed, "--command", "true", "--rubric", wrong, code=2)
+        assert f"the rubric {str(wrong)!r} cannot be read" in printed
+    printed = run("refine", seed / "FINAL", "--command", "true", code=2)
+    assert "is not a finished result: it has no run_completion.json and no rubric.md" in printed
     write_run(tmp_path / "study" / "tasks" / "intro" / "runs" / "r1", run_id="r1")
     target = ("--target", "study:intro", "--command", "true", "--work-dir", tmp_path / "work")
     assert "must be below" in run("refine", *target, code=2)
@@ -248,7 +273,9 @@ time.sleep(60)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
 def test_an_interrupted_refinement_leaves_its_session_and_no_process(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
@@ -264,7 +291,8 @@ def test_an_interrupted_refinement_leaves_its_session_and_no_process(
     assert process.returncode == code
     [file] = (seed / "refinement_sessions").iterdir()
     stored = json.loads(file.read_bytes())
-    assert stored["stop_reason"] == ("error:CancelledError" if number == signal.SIGINT else None)
+    assert stored["stop_reason"] == (None if number == signal.SIGKILL else "error:CancelledError")
+    assert (stored["completed_at"] is None) == (number == signal.SIGKILL)
     assert not (seed / "BEST").exists()
     wait_for_end(pid)
 

@@ -73,6 +73,7 @@ def test_weights_and_floors_are_configured(seed: Path) -> None:
         defects={"critical": 0.10, "high": 0.2, "medium": 0.03, "low": 0.01}, rejection=0.5
     )
     assert options.floors == BudgetFloors(tokens=900)
+    assert options.least_wall_time_s == 0  # twice the time of the seed, however short it was
 
 
 def test_the_manager_is_the_first_model_unless_it_is_named(seed: Path) -> None:

@@ -16,14 +16,20 @@ import pytest
 
 from promptiter.manager import Manager
 from promptiter.manager.app import ConfiguredApp
+from promptiter.runs.event_file import FILE_NAME as JOURNAL
+from promptiter.runs.file_journal import FileJournal
 from promptiter.runs.folder_store import FolderStore
 from promptiter.runs.memory_store import MemoryStore
+from promptiter.runs.stores import open_store
 from promptiter.server.client import AsyncClient
 from promptiter.server.limits import Limits
+from promptiter.server.refined_copies import RefinedCopies
 from promptiter.server.tokens import Tokens
 from promptiter.tasks.refine.run_seeds import find_home
 from promptiter.tasks.refine.seeds import find_sessions
+from promptiter.testing.list_contract import end_run
 from promptiter.testing.small_run import SmallRun
+from promptiter.testing.store_hooks import make_header
 from tests.manager.test_manager import GatedRun
 from tests.server.conftest import DESK, SmallApp, make_tokens, serving
 
@@ -193,7 +199,55 @@ async def test_unknown_runs_and_runs_in_progress_are_refused(project: Path) -> N
         gated.gate.set()
 
 
-async def test_runs_that_are_not_in_a_folder_say_what_to_do() -> None:
+async def test_a_run_in_a_database_is_copied_and_refined(project: Path) -> None:
+    store = f"sqlite:///{project / 'promptiter.db'}"
+    async with serving(Manager([ConfiguredApp(project)], store=open_store(store))) as client:
+        done = await client.post(f"{DESK}/runs", json={"run": {}})
+        run_id = done.json()["result"]["measured"]["run_id"]
+        place = f"{DESK}/async-runs/{run_id}"
+        assert (await client.get(f"{place}/refinements")).json() == {"refinements": []}
+        for _ in range(2):
+            started = await client.post(f"{place}/refine", json={"iterations": 1})
+            assert started.status_code == 202, started.text
+            await wait_for_end(client, place)
+    copy = project / "refined_runs" / "desk" / run_id
+    assert [each.name for each in copy.parent.iterdir()] == [run_id]
+    assert (find_home(copy, "france/capital") / "BEST" / "answer.md").read_text() == "paris, with sources"
+    async with serving(Manager([ConfiguredApp(project)], store=open_store(store))) as client:
+        found = (await client.get(f"{place}/refinements")).json()["refinements"]
+        assert [(each["status"], each["best_iter"]) for each in found] == [("ended", 1), ("ended", 1)]
+        assert (await client.delete(place)).status_code == 204
+    assert not copy.exists()
+
+
+async def test_a_copy_follows_its_run(project: Path) -> None:
+    """A run that failed may be refined, resumed and refined again."""
+    store = MemoryStore()
+    await store.for_app("desk").create(make_header("b"))
+    copies = RefinedCopies(Manager([ConfiguredApp(project)], store=store))
+    view = await store.for_app("desk").view("b")
+    folder = copies.find("desk", view)
+    assert folder is not None
+    await copies.update(view, folder)
+    assert await FileJournal(folder / JOURNAL).last() is None
+    await end_run(store.for_app("desk"), "b", "failed")
+    (folder / "refined").mkdir()
+    await copies.update(view, folder)
+    assert await FileJournal(folder / JOURNAL).last() == await view.last()
+    assert (folder / "refined").is_dir()
+    copies.remove(["desk"], ["b", "../desk"])
+    assert not folder.exists()
+
+
+async def test_a_server_that_cannot_keep_a_copy_says_so(project: Path) -> None:
+    (project / "refined_runs").touch()
+    async with serving(Manager([ConfiguredApp(project)], store=MemoryStore())) as client:
+        run_id = (await client.post(f"{DESK}/runs", json={"run": {}})).json()["result"]["measured"]["run_id"]
+        refused = await client.post(f"{DESK}/async-runs/{run_id}/refine")
+        assert (refused.status_code, "cannot keep a copy of the run" in refused.text) == (503, True)
+
+
+async def test_apps_without_a_project_say_what_to_do() -> None:
     async with serving(Manager([SmallApp(SmallRun())], store=MemoryStore())) as client:
         run_id = (await client.post(f"{DESK}/runs")).json()["result"]["measured"]["run_id"]
         refused = await client.post(f"{DESK}/async-runs/{run_id}/refine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from contextlib import suppress
 
 import pytest
@@ -36,8 +37,16 @@ async def test_only_runs_that_have_ended_are_deleted() -> None:
     store = MemoryStore()
     await make_runs(store)
     manager = Manager([SmallApp(SmallRun())], store=store)
-    await prune(manager, Retention(keep_last=1))
+    deleted: list[str] = []
+
+    async def note(run_ids: Collection[str]) -> None:
+        deleted.extend(run_ids)
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await Retention(keep_last=1).keep_pruning(manager, every_s=60, on_deleted=note)
     assert await store.for_app("desk").list_ids() == ["a", "d"]
+    assert sorted(deleted) == ["b", "c"]
 
 
 async def test_without_a_limit_all_runs_are_kept() -> None:

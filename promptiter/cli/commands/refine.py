@@ -15,6 +15,7 @@ from promptiter.errors import SetupError
 
 if TYPE_CHECKING:
     from promptiter.config.refinement import ConfiguredRefinement
+    from promptiter.tasks.refine.sessions import RefinementSession
 
 _PAIR = "manager:worker, split at the first colon; what is empty is the model of the seed"
 
@@ -139,8 +140,8 @@ def _run(configured: ConfiguredRefinement, *, as_json: bool) -> None:
         echo(f"warning: {warning}", err=True)
     try:
         with divert_prints():
-            session = asyncio.run(configured.refine(notify=view.show_progress))
-    except KeyboardInterrupt:
+            session = asyncio.run(_refine_until_signal(configured))
+    except (KeyboardInterrupt, asyncio.CancelledError):
         echo("Cancelled. The session and the best deliverable so far are kept.", err=True)
         raise typer.Exit(CANCELLED) from None
     finally:
@@ -153,6 +154,19 @@ def _run(configured: ConfiguredRefinement, *, as_json: bool) -> None:
     raise typer.Exit(code)
 
 
+async def _refine_until_signal(configured: ConfiguredRefinement) -> RefinementSession:
+    """Refine until the end, or until Ctrl-C, SIGTERM or SIGHUP cancels the iteration in progress."""
+    import asyncio
+
+    from promptiter.cli.views import refine as view
+    from promptiter.engine.interrupts import Interrupt, on_signals
+
+    interrupt, refining = Interrupt(), asyncio.ensure_future(configured.refine(notify=view.show_progress))
+    interrupt.stop("cancelled")  # so that the first signal stops at once: an iteration has nothing to finish
+    with on_signals(interrupt, refining.cancel):
+        return await refining
+
+
 def _split(command: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command))
@@ -162,11 +176,14 @@ def _split(command: str) -> tuple[str, ...]:
 
 def _find_folder(run: str, rubric: Path | None, runs: Path | None) -> Path:
     """The folder of a run, of ours or not, or one with a rubric."""
+    from promptiter.config.file import FILE_NAME
     from promptiter.runs.header import FILE_NAME as HEADER
-    from promptiter.tasks.refine.seeds import RUBRIC, is_run_folder
+    from promptiter.tasks.refine.seeds import RUBRIC, is_run_folder, not_a_result
 
     path = Path(run)
     is_seed = (path / RUBRIC).is_file() or is_run_folder(path) or (path / HEADER).is_file()
     if path.is_dir() and (is_seed or rubric is not None):
         return path
+    if path.is_dir() and not (path / FILE_NAME).is_file() and not any(path.glob(f"*/{HEADER}")):
+        raise not_a_result(path)
     return find_run_folder(run, runs)

@@ -43,7 +43,9 @@ def show_progress(text: str) -> None:
 
 
 def choose_exit_code(session: RefinementSession) -> int:
-    """0 if an iteration improved or there was nothing to refine, otherwise 1: the seed still wins."""
+    """0: an iteration improved, or there was nothing to refine. 1: the seed still wins. 2: it could not be measured."""
+    if session.seed_loss is None:
+        return 2
     return 0 if session.best_iter > 0 or session.stop_reason == "empty_gradient" else 1
 
 
@@ -53,7 +55,8 @@ def describe_stop(session: RefinementSession) -> str:
     if reason is None:
         return NOT_ENDED
     if reason.startswith("error:"):
-        return f"an iteration failed: {session.error or reason.removeprefix('error:')}"
+        what = "the deliverable could not be measured" if session.seed_loss is None else "an iteration failed"
+        return f"{what}: {session.error or reason.removeprefix('error:')}"
     return STOP_REASONS.get(reason, reason)
 
 
@@ -149,6 +152,8 @@ def _headline(session: RefinementSession) -> str:
         return f"Refined: iteration {session.best_iter} lowered the loss {after}."
     if session.stop_reason == "empty_gradient":
         return "Nothing to refine."
+    if session.seed_loss is None:
+        return "Not refined: nothing was run."
     return f"Not refined: the seed is still the best, after {plural(len(session.iterations), 'iteration')}."
 
 

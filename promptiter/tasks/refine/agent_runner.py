@@ -69,7 +69,7 @@ class AgentRunner:
         if self.evaluator is None and not (run_dir / COMPLETION).exists():
             raise IterationFailedError("NotMeasured", f"the agent wrote no {COMPLETION}, and there are no metrics")
         record = self._describe(request, run_dir, status, guard.use, run, took)
-        delivered = find_deliverable(run_dir, record.run_id)
+        delivered = find_deliverable(run_dir, record.run_id, request.run_id)
         if self.evaluator is not None and delivered is not None:
             measured = run if self.case is not None else replace(run, output=_read_whole(delivered), turns=())
             record = await self._measure(record, measured, repeat=request.number)

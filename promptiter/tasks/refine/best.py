@@ -18,7 +18,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from promptiter.sources.file import exchange_files, sync_folder
-from promptiter.tasks.refine.deliverables import copy_tree, list_files
+from promptiter.tasks.refine.deliverables import copy_file, copy_tree, list_files
 
 BEST = "BEST"
 MANIFEST = "manifest.json"
@@ -55,7 +55,7 @@ def read_manifest(home: Path) -> BestManifest | None:
 def write_best(home: Path, deliverable: Path, manifest: BestManifest) -> bool:
     """Let BEST be this deliverable, if its loss is strictly lower than that of BEST. Returns whether it was.
 
-    A folder of that name that no refinement wrote is kept as BEST.before_<session>.
+    A folder or file of that name that no refinement wrote is kept as BEST.before_<session>.
     """
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):
@@ -66,6 +66,8 @@ def write_best(home: Path, deliverable: Path, manifest: BestManifest) -> bool:
             return False
         if incumbent is None and best.is_dir() and list_files(best) not in ([], [MANIFEST]):
             copy_tree(best, home / f"{KEPT}{manifest.session_id}", sync=True)
+        elif best.is_file():
+            copy_file(best, home / f"{KEPT}{manifest.session_id}", sync=True)
         new = home / f"{_HIDDEN}{manifest.session_id}.{manifest.best_iter}"
         _fill(new, deliverable, manifest)
         _replace(best, new)

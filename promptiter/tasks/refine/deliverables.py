@@ -20,6 +20,8 @@ from promptiter.sandbox.supervisor.copying import reflink
 FINAL = "FINAL"
 OUTPUT = "output"
 DEEPEST = 100
+LONGEST_NAME = 255
+"""Bytes in the name of a file or folder, on all common file systems."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +77,15 @@ def copy_file(source: Path, target: Path, *, sync: bool = False) -> None:
             os.fsync(new.fileno())
 
 
-def find_deliverable(run_dir: Path, run_id: str) -> Path | None:
-    """The FINAL folder of a run. Without one, it is made of the output of the run; None if there is neither."""
+def find_deliverable(run_dir: Path, *run_ids: str) -> Path | None:
+    """The FINAL folder of a run. Without one, it is made of the output of the run; None if there is neither.
+
+    A run that another program made for us may have an id of its own besides the one that it was given.
+    """
     final = run_dir / FINAL
     if has_files(final):
         return final
-    for output in _list_outputs(run_dir, run_id):
+    for output in (output for run_id in run_ids for output in _list_outputs(run_dir, run_id)):
         if has_files(output) and not output.parent.is_symlink():
             place_copy(final, partial(copy_tree, output))
             return final
@@ -106,10 +111,15 @@ def require_deliverable(run_dir: Path, run_id: str) -> Path:
 def _list_outputs(run_dir: Path, run_id: str) -> Iterator[Path]:
     """Where the output of a run may be: in its folder, or in one above it under its id."""
     run_dir = run_dir.absolute()
-    if Path(run_id).name == run_id and run_id not in ("", ".", ".."):
+    if can_name_folder(run_id):
         for folder in (run_dir, *run_dir.parents):
             yield folder / OUTPUT / run_id
     yield run_dir / OUTPUT
+
+
+def can_name_folder(run_id: str) -> bool:
+    """Whether an id that another program wrote can be the name of a folder, and leads nowhere else."""
+    return Path(run_id).name == run_id and run_id not in ("", ".", "..") and len(os.fsencode(run_id)) <= LONGEST_NAME
 
 
 def place_copy(target: Path, fill: Callable[[Path], None]) -> None:

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 PLATEAU = 0.01
 """A change of the loss between two iterations that is smaller than this ends the session."""
 WALL_TIME_SHARE = 2.0
-"""A session ends once its iterations took this much of the time of the seed, and the least time of one iteration."""
+"""A session ends once its iterations took this much of the time of the seed."""
 MOST_RISES = 2
 
 
@@ -93,6 +93,8 @@ class RefinementOptions:
     tiers: TierPlan = field(default_factory=TierPlan)
     weights: LossWeights = field(default_factory=LossWeights)
     floors: BudgetFloors = field(default_factory=BudgetFloors)
+    least_wall_time_s: float = 0.0
+    """What the iterations may take in any case, for seeds that took next to no time."""
     work: Path | None = None
     """Where the folders of iterations are created; by default below the seed."""
 
@@ -167,14 +169,16 @@ class _Loop:
 
     def begin(self) -> None:
         started = self.clock.now()
-        self.session = RefinementSession(
-            session_id=self.seed.sessions.begin(started),
-            seed_run_id=self.seed.record.run_id,
-            started_at=_format(started),
-            tier_plan_used=not self.options.tiers.is_trivial,
-            iterations_wanted=self.of,
+        self.session = self.seed.sessions.begin(
+            started,
+            lambda session_id: RefinementSession(
+                session_id=session_id,
+                seed_run_id=self.seed.record.run_id,
+                started_at=_format(started),
+                tier_plan_used=not self.options.tiers.is_trivial,
+                iterations_wanted=self.of,
+            ),
         )
-        self._save()
 
     async def run(self) -> None:
         record = self.seed.record
@@ -226,7 +230,7 @@ class _Loop:
         took = self.clock.seconds() - started
         self.wall_time_s += took
         record = finished.record
-        delivered = find_deliverable(finished.run_dir, record.run_id)
+        delivered = find_deliverable(finished.run_dir, record.run_id, run_id)
         entry = IterationEntry(
             k=number,
             run_id=record.run_id,
@@ -279,7 +283,7 @@ class _Loop:
             return "regression"
         if len(losses) > 2 and abs(losses[-1] - losses[-2]) < PLATEAU:  # the seed is not an iteration
             return "plateau"
-        observed, least = self.seed.record.use.wall_time_s, self.options.floors.wall_time_s
+        observed, least = self.seed.record.use.wall_time_s, self.options.least_wall_time_s
         if observed and self.wall_time_s >= max(WALL_TIME_SHARE * observed, least):
             return "wall_time_exhausted"
         return None

@@ -19,6 +19,7 @@ import orjson
 
 from promptiter.errors import SetupError
 from promptiter.numbers import is_number
+from promptiter.tasks.refine.deliverables import can_name_folder
 from promptiter.tasks.refine.gradient import LAST_REJECTIONS
 from promptiter.tasks.refine.records import Defect, GateRejection, MetricValue, ModelPair, ObservedUse, RunRecord
 from traces.files import write_file
@@ -107,7 +108,7 @@ def read_use(budget: Mapping[str, Json], *, elapsed_s: Json = None) -> ObservedU
 def find_events(run_dir: Path, run_id: str) -> Path | None:
     """The events of a run: logs/<run_id>/events.jsonl in its folder or in one above it, or events.jsonl in its own."""
     run_dir = run_dir.absolute()
-    if Path(run_id).name == run_id and run_id not in ("", ".", ".."):
+    if can_name_folder(run_id):
         for folder in (run_dir, *run_dir.parents):
             if (file := folder / "logs" / run_id / EVENTS).is_file():
                 return file

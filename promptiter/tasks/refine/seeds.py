@@ -23,6 +23,7 @@ from promptiter.profile import Profile
 from promptiter.tasks.refine.best import BEST, KEPT, MANIFEST
 from promptiter.tasks.refine.deliverables import (
     FINAL,
+    can_name_folder,
     copy_file,
     has_files,
     list_files,
@@ -69,6 +70,14 @@ def is_run_folder(folder: Path) -> bool:
     return (folder / COMPLETION).is_file()
 
 
+def not_a_result(folder: Path) -> SetupError:
+    """The error of a folder that is none of the seeds."""
+    return SetupError(
+        f"{str(folder)!r} is not a finished result: it has no {COMPLETION} and no {RUBRIC}; name the folder of a run, "
+        "or give --rubric FILE"
+    )
+
+
 def open_run_folder(folder: Path) -> Seed:
     """The seed of a finished run in the layout of AWP. SetupError if it cannot be read, or delivered nothing."""
     record = read_run(folder)
@@ -83,11 +92,11 @@ def open_run_folder(folder: Path) -> Seed:
 def open_rubric_folder(folder: Path, *, rubric: Path | None = None, task: str = "") -> Seed:
     """The seed of a folder with a rubric: FINAL/, or else its files."""
     file = rubric or folder / RUBRIC
-    text = _read_text(file, what="the rubric")
+    text = read_text(file, what="the rubric")
     if not text.strip():
         raise SetupError(f"the rubric {str(file)!r} is empty; list what a good deliverable has, one line each")
     if not task and (folder / TASK).is_file():
-        task = _read_text(folder / TASK, what="the task")
+        task = read_text(folder / TASK, what="the task")
     final = folder / FINAL
     if not has_files(final):
         final = _collect(folder, without=file)
@@ -166,7 +175,7 @@ def _list_marked(experiment: Path, home: Path) -> Iterator[Path]:
         if isinstance(own, str) and own and (home / own).resolve().is_relative_to(experiment.resolve()):
             yield home / own
         run_id = document.get("best_run_id") or document.get("best_run")
-        if isinstance(run_id, str) and Path(run_id).name == run_id and run_id not in ("", ".", ".."):
+        if isinstance(run_id, str) and can_name_folder(run_id):
             yield from (home / "runs" / run_id, experiment / "runs" / run_id, experiment / run_id)
     yield home / BEST
 
@@ -205,7 +214,8 @@ def _copy_files(folder: Path, names: Sequence[str], target: Path) -> None:
         copy_file(folder / name, target / name)
 
 
-def _read_text(file: Path, *, what: str) -> str:
+def read_text(file: Path, *, what: str) -> str:
+    """Read a file of the user; SetupError if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:

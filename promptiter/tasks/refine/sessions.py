@@ -9,7 +9,8 @@ Files of other releases may lack fields, or have others.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from promptiter.errors import SetupError
+from traces.errors import UnwritableTraceError
 from traces.files import write_file
 
 TIME = "%Y%m%dT%H%M%SZ"
@@ -74,25 +76,45 @@ class SessionFolder:
     prefix: str = "refine_"
     latest: str | None = None
 
-    def begin(self, started: datetime) -> str:
-        """The id of a new session. Its file is created, so that no other session takes it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def begin(self, started: datetime, describe: Callable[[str], RefinementSession]) -> RefinementSession:
+        """A new session, described for an id that no other one has. SetupError if it cannot be stored."""
         stamp = started.strftime(TIME)
-        for number in range(1, 1000):
-            session_id = f"refine_{stamp}" if number == 1 else f"refine_{stamp}_{number}"
-            try:
-                os.close(os.open(self.find_file(session_id), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-            except FileExistsError:
-                continue
-            return session_id
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for number in range(1, 1000):
+                session = describe(f"refine_{stamp}" if number == 1 else f"refine_{stamp}_{number}")
+                if self._create(session):
+                    self.write(session)
+                    return session
+        except (OSError, UnwritableTraceError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise SetupError(
+                f"a session cannot be stored in {str(self.folder)!r}: {reason}; make it a writable folder, or refine a "
+                "copy of the result"
+            ) from error
         raise SetupError(f"{str(self.folder)!r} has 999 sessions of this second; try again")
+
+    def _create(self, session: RefinementSession) -> bool:
+        """Let the file of a session appear with its content; False if there is one of that name."""
+        file = self.find_file(session.session_id)
+        part = file.with_name(f".{file.name}.{os.getpid()}-{threading.get_ident()}.begin")
+        write_file(part, _format(session))
+        try:
+            os.link(part, file)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without hard links: the file is empty for a moment
+            try:
+                os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            except FileExistsError:
+                return False
+        finally:
+            part.unlink()
+        return True
 
     def write(self, session: RefinementSession) -> Path:
         """Write a session, atomically, also as the latest one."""
-        shown = session.model_dump(mode="json", exclude_none=True)
-        for required in ("completed_at", "stop_reason"):
-            shown.setdefault(required, None)
-        raw = orjson.dumps(shown, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        raw = _format(session)
         file = self.find_file(session.session_id)
         write_file(file, raw)
         if self.latest is not None:
@@ -115,6 +137,13 @@ class SessionFolder:
 def list_chain(session: RefinementSession) -> Sequence[str]:
     """The ids of the runs from the seed to the last iteration, each the parent of the next."""
     return (session.seed_run_id, *(each.run_id for each in session.iterations))
+
+
+def _format(session: RefinementSession) -> bytes:
+    shown = session.model_dump(mode="json", exclude_none=True)
+    for required in ("completed_at", "stop_reason"):
+        shown.setdefault(required, None)
+    return orjson.dumps(shown, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def _read(file: Path) -> RefinementSession | None:

@@ -63,6 +63,15 @@ def test_a_best_that_no_refinement_wrote_is_replaced(home: Path, tmp_path: Path)
     assert (home / "BEST" / "b.md").read_text() == "second"
 
 
+def test_a_file_named_best_is_kept(home: Path, tmp_path: Path) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "BEST").write_text("which one was best")
+    assert write_best(home, deliverable(tmp_path / "1", "first"), manifest(0.5))
+    assert (home / "BEST" / "a.md").read_text() == "first"
+    [kept] = home.glob("BEST.before_*")
+    assert kept.read_text() == "which one was best"
+
+
 def test_a_manifest_of_the_deliverable_keeps_its_content(home: Path, tmp_path: Path) -> None:
     source = deliverable(tmp_path / "1", "first")
     (source / "manifest.json").write_text("{}")

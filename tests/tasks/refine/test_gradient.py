@@ -71,6 +71,7 @@ def test_events_are_found_beside_the_folder_of_runs(tmp_path: Path) -> None:
 def test_a_run_id_with_a_path_leads_nowhere(tmp_path: Path) -> None:
     write_events(tmp_path / "logs" / "secret" / "events.jsonl", [gate("a", "b")])
     assert find_events(tmp_path / "run", "../secret") is None
+    assert find_events(tmp_path / "run", "long" * 100) is None
 
 
 def test_only_metrics_below_their_threshold_are_gaps(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class Scripted:
     threshold: float = 1.0
     defects: tuple[Defect, ...] = ()
     status: str = "completed"
+    run_id: str | None = None
 
 
 @dataclass
@@ -70,7 +71,7 @@ class ScriptedRunner:
         if step.text is not None:
             (request.folders.output / "report.md").write_text(step.text)
         record = RunRecord(
-            run_id=request.run_id,
+            run_id=step.run_id or request.run_id,
             task=request.task,
             status=step.status,
             metrics=(MetricValue(name="quality", value=1 - step.loss, threshold=step.threshold),),
@@ -182,10 +183,20 @@ async def test_twice_the_time_of_the_seed_is_enough(seed: Seed) -> None:
     assert session.stop_reason == "max_iterations"
 
 
-async def test_a_seed_that_took_no_time_leaves_time_for_an_iteration(seed: Seed) -> None:
-    quick = replace(seed, record=replace(seed.record, use=replace(seed.record.use, wall_time_s=0.01)))
-    session, _ = await run_steps(quick, Scripted(0.4, took_s=59), Scripted(0.2, took_s=1), iterations=5)
+async def test_a_quick_seed_may_leave_time_for_an_iteration(seed: Seed) -> None:
+    quick = replace(seed, record=replace(seed.record, use=replace(seed.record.use, wall_time_s=1.5)))
+    session, _ = await run_steps(quick, Scripted(0.4, took_s=2.9), Scripted(0.2, took_s=0.1), iterations=5)
     assert (session.stop_reason, len(session.iterations)) == ("wall_time_exhausted", 2)
+    options = RefinementOptions(least_wall_time_s=60)
+    steps = Scripted(0.4, took_s=59), Scripted(0.2, took_s=1)
+    session, _ = await run_steps(quick, *steps, iterations=5, options=options)
+    assert (session.stop_reason, len(session.iterations)) == ("wall_time_exhausted", 2)
+
+
+async def test_a_run_with_an_id_of_its_own_may_deliver_where_it_was_told_to(seed: Seed) -> None:
+    session, _ = await run_steps(seed, Scripted(0.4, run_id="own"), iterations=1)
+    assert (session.best_iter, session.iterations[0].run_id) == (1, "own")
+    assert best_text(seed) == "better"
 
 
 async def test_an_empty_gradient_ends_the_session_before_anything_runs(tmp_path: Path) -> None:
