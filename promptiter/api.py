@@ -24,7 +24,6 @@ from promptiter.config.refinement import (
     ConfiguredRefinement,
     build_case_refinement,
     build_refinement,
-    check_case_settings,
 )
 from promptiter.config.refinement_settings import RefinementSettings
 from promptiter.config.run_project import find_run_project
@@ -135,7 +134,8 @@ def load_refinement(
 ) -> ConfiguredRefinement:
     """Load the refinement of a finished result, as `promptiter refine` does. Nothing is spent yet.
 
-    The result is a case of a run, a folder with a rubric, a run of another program, or the best run of a `target`.
+    The result is a case of a run, the files of a run with a scorer, a folder with a rubric, a run of another program,
+    or the best run of a `target`.
     """
     path = None if folder is None else Path(folder)
     if path is None or is_run_folder(path) or not (path / HEADER).is_file():
@@ -143,7 +143,6 @@ def load_refinement(
             raise SetupError(f"--case {case_id!r} is for runs of promptiter; this result has no cases. Leave it out")
         return build_refinement(path, settings, target=target, environ=environ)
     settings = settings or RefinementSettings()
-    check_case_settings(path, settings)
     given: dict[str, Json] = {} if settings.max_usd is None else {"budget": {"max_usd": settings.max_usd}}
     configured = load_resume(path, settings=given, environ=environ)
     return build_case_refinement(
@@ -153,6 +152,7 @@ def load_refinement(
         section=configured.config.refine,
         settings=settings,
         case_id=case_id,
+        environ=environ,
     )
 
 

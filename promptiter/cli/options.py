@@ -100,25 +100,24 @@ Output = Annotated[
 
 def find_run_folder(run: str, runs: Path | None) -> Path:
     """Find the folder of a run, even if the configuration cannot be read."""
-    from promptiter.config.file import FILE_NAME
+    from promptiter.config.file import find_config_file
     from promptiter.runs.listing import find_run
 
-    if Path(run).is_file() or (Path(run) / FILE_NAME).is_file():  # a project: its latest run
+    if find_config_file(Path(run)).is_file():  # a project: its latest run
         run, runs = "latest", Path(run)
     return find_run(run, find_runs(runs))
 
 
 def find_runs(folder: Path | None) -> Path:
-    """Find the folder with the runs: the given one, the one in promptiter.yaml, or `runs`."""
-    from promptiter.config.file import FILE_NAME, read_config
+    """Find the folder with the runs: the given one, the one in the configuration, or `runs`."""
+    from promptiter.config.file import find_config_file, read_config
 
     if folder is not None and not folder.exists():
         raise SetupError(f"there is no folder {str(folder)!r}; name one with runs, or a project")
-    if folder is not None and folder.is_dir() and not (folder / FILE_NAME).exists():
+    file = find_config_file(folder or Path())
+    if folder is not None and folder.is_dir() and not file.exists():
         return folder
-    file = Path(FILE_NAME) if folder is None else folder
-    project = file if file.is_dir() else file.parent
     try:
         return read_config(file).config.runs if file.exists() else Path("runs")
     except SetupError:  # a broken configuration must not hide the runs; assume the default folder
-        return project / "runs"
+        return file.parent / "runs"

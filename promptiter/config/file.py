@@ -60,6 +60,7 @@ from promptiter.config.sections import (
 )
 from promptiter.config.stages_section import StageEntry, Stages, StagesEntry
 from promptiter.config.task_yaml.conversion import convert_task_yaml
+from promptiter.config.task_yaml.document import FILE_NAME as TASK_FILE_NAME
 from promptiter.config.task_yaml.document import is_task_yaml
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
@@ -223,13 +224,20 @@ def read_config(
     settings: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ParsedConfig:
-    """Read a configuration file, or the promptiter.yaml in a folder, and collect its problems.
+    """Read a configuration file, or the one in a folder, and collect its problems.
 
     `settings` override the file and have its shape. `environ` has the values of `${VAR}`; by default it is os.environ.
     """
-    file = Path(path)
-    file = file / FILE_NAME if file.is_dir() else file
+    file = find_config_file(Path(path))
     return read_document(read_file(file, environ=environ), file=file, settings=settings, environ=environ)
+
+
+def find_config_file(place: Path) -> Path:
+    """The configuration in a folder: its promptiter.yaml, or a task.yaml if only that exists. A file is itself."""
+    if not place.is_dir():
+        return place
+    file, task = place / FILE_NAME, place / TASK_FILE_NAME
+    return task if task.is_file() and not file.exists() else file
 
 
 def read_document(

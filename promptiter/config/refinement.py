@@ -3,12 +3,13 @@
     configured = build_refinement(Path("essay"), RefinementSettings(command=("python", "step.py")))
     session = asyncio.run(configured.refine())
 
-A run of ours knows its agent and metrics. For other seeds, the agent is named or is a command.
+A run of ours knows its agent and metrics; one with a scorer knows only what measures its files. For other seeds, the
+agent is named or is a command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,15 +26,19 @@ from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import RequestError, SetupError, nearest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
+from promptiter.evaluation.scorer import ScoredAgent, as_scorer
 from promptiter.llm.gateway import Gateway
+from promptiter.runlog.results import RunResult
 from promptiter.runs.summary import read_result
+from promptiter.search.edits import EditSearch
 from promptiter.tasks.refine.agent_runner import AgentRunner
 from promptiter.tasks.refine.budget import BudgetFloors
 from promptiter.tasks.refine.command_agent import IterationCommand, prepare_command
 from promptiter.tasks.refine.iteration_guard import NodeRoles
 from promptiter.tasks.refine.loop import IterationRequest, RefinementOptions, refine
 from promptiter.tasks.refine.records import ModelPair
-from promptiter.tasks.refine.run_seeds import choose_roles, open_case
+from promptiter.tasks.refine.run_seeds import choose_roles, open_case, open_files
+from promptiter.tasks.refine.scored_files import ScoredFiles
 from promptiter.tasks.refine.seeds import (
     RUBRIC,
     Seed,
@@ -122,16 +127,20 @@ def build_case_refinement(
     section: RefineSection,
     settings: RefinementSettings,
     case_id: str | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> ConfiguredRefinement:
-    """The refinement of a case of a run in a folder, by the engine that made it. SetupError if there is none."""
+    """The refinement of a run in a folder: of a case, by the engine that made it, or of the files of a scorer.
+
+    SetupError if there is nothing to refine.
+    """
     result = read_result(folder)
     if result.status not in ("succeeded", "failed", "cancelled"):
         raise SetupError(f"the run {folder.name!r} is {result.status}; wait until it has ended, or stop it")
     if checked.request.scorer is not None:
-        raise SetupError(
-            f"the run {folder.name!r} was scored as a whole: it has no cases whose output can be refined; "
-            "refine a copy of its files with --rubric FILE"
-        )
+        if case_id is not None:
+            raise SetupError(f"--case {case_id!r}: the run {folder.name!r} has a scorer instead of cases. Leave it out")
+        return _build_files(folder, result, engine, checked, section, settings, environ)
+    _check_case_settings(folder, settings)
     sets = (checked.train, checked.validation, *([] if checked.test is None else [checked.test]))
     cases: dict[str, EvalCase] = {}
     for each in sets:
@@ -152,6 +161,29 @@ def build_case_refinement(
         roles=roles,
         floors=floors,
     )
+
+
+def _build_files(
+    folder: Path,
+    result: RunResult,
+    engine: Engine,
+    checked: CheckedRequest,
+    section: RefineSection,
+    settings: RefinementSettings,
+    environ: Mapping[str, str] | None,
+) -> ConfiguredRefinement:
+    """The refinement of the files of a run with a scorer. Such a run knows what measures them, and no agent."""
+    _check_settings(folder, settings, ("rubric", "task", "judge"), why="has its own scorer and task")
+    evaluator = checked.evaluator.for_run()
+    scored = ScoredAgent(engine.agent, as_scorer(checked.request.scorer))
+    files = ScoredFiles(
+        agent=scored, evaluator=evaluator, profile=result.accepted_profile, policy=checked.request.acceptance
+    )
+    seed = open_files(folder, result, files, task=_describe_task(engine))
+    agent = None if settings.command else _build_named_agent(_read_config(settings, {}, environ), settings)
+    roles = _choose_roles(section, agent, is_command=bool(settings.command))
+    gateway = evaluator.gateway
+    return _finish(seed, section, settings, evaluator=evaluator, gateway=gateway, agent=agent, roles=roles, files=files)
 
 
 def _build_other(
@@ -194,6 +226,7 @@ def _finish(
     agent: Agent | None,
     roles: NodeRoles,
     floors: BudgetFloors | None = None,
+    files: ScoredFiles | None = None,
 ) -> ConfiguredRefinement:
     if settings.work is not None:
         _create_work(settings.work)
@@ -218,6 +251,7 @@ def _finish(
             gateway=gateway,
             evaluator=evaluator,
             case=seed.case,
+            files=files,
             profile=seed.profile if agent is not None else None,
             roles=roles,
             shows_deliverable=agent is not None,
@@ -237,20 +271,24 @@ def _finish(
     )
 
 
-def check_case_settings(folder: Path, settings: RefinementSettings) -> None:
+def _check_case_settings(folder: Path, settings: RefinementSettings) -> None:
     """SetupError for settings that a run of ours has itself."""
-    given = {
-        "agent": settings.agent,
-        "rubric": settings.rubric,
-        "task": settings.task,
-        "judge": settings.judge,
-        "config": settings.config,
-    }
-    if named := [f"--{name}" for name, value in given.items() if value]:
-        raise SetupError(
-            f"{named[0]} is for results that are not a run of promptiter; {folder.name!r} has its own agent, cases and "
-            "metrics. Leave it out"
-        )
+    names = ("agent", "rubric", "task", "judge", "config")
+    _check_settings(folder, settings, names, why="has its own agent, cases and metrics")
+
+
+def _check_settings(folder: Path, settings: RefinementSettings, names: Iterable[str], *, why: str) -> None:
+    for name in names:
+        if getattr(settings, name):
+            raise SetupError(f"--{name} is for other results: the run {folder.name!r} {why}. Leave it out")
+
+
+def _describe_task(engine: Engine) -> str:
+    """What those who write files are asked for: the instructions of the search, or what the structure says."""
+    if isinstance(engine.search, EditSearch) and engine.search.instructions:
+        return engine.search.instructions
+    structure = engine.agent.describe()
+    return "\n\n".join(each.description for each in structure.nodes if each.description) or structure.name
 
 
 def _create_work(folder: Path) -> None:

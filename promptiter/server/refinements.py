@@ -44,6 +44,10 @@ NO_FOLDER = (
     "this app has no project folder, where the refinements of its runs could be kept; copy the run with "
     "`promptiter export RUN --server URL --to FOLDER`, and refine the copy with `promptiter refine FOLDER`"
 )
+NO_CASES = (
+    "the run has a scorer instead of cases, and its files are refined by a program, which a request cannot name; use "
+    "`promptiter refine RUN --command COMMAND` where the run is"
+)
 NO_COPY = "the server cannot keep a copy of the run, which refinements need; its log says why"
 
 
@@ -174,6 +178,7 @@ def _build(
     section = app.config.refine if isinstance(app, ConfiguredApp) else RefineSection()
     try:
         prepared: PreparedRun = app.rebuild(view.header)
+        _check_has_cases(prepared)
         return build_case_refinement(
             folder,
             engine=prepared.engine,
@@ -187,6 +192,11 @@ def _build(
     except SetupError as error:
         place = str(folder.absolute())
         raise RequestError([str(error).replace(f"{place}/", "").replace(str(folder), folder.name)]) from error
+
+
+def _check_has_cases(prepared: PreparedRun) -> None:
+    if prepared.checked.request.scorer is not None:
+        raise RequestError([NO_CASES])
 
 
 def _read(folder: Path, run_id: str, running: set[Path]) -> Iterator[RefinementState]:

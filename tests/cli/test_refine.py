@@ -202,7 +202,7 @@ def test_options_that_cannot_be_used_are_refused(run: Run, tmp_path: Path, monke
 
 def test_a_run_has_its_own_agent_and_metrics(run: Run, finished: Path) -> None:
     for option in ("--agent", "--rubric", "--task", "--judge", "--config"):
-        assert f"{option} is for results that are not a run" in run("refine", finished, option, "other", code=2)
+        assert f"{option} is for other results: the run" in run("refine", finished, option, "other", code=2)
 
 
 @pytest.mark.parametrize("problem", ["missing", "without deliverable", "not a run"])

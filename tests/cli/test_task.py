@@ -67,7 +67,7 @@ def test_a_run_says_that_a_model_would_do_better_and_can_be_applied(run: Run, ta
     assert "note: no model edits the files" in printed
     assert "accepted: score is 0.417, was 0.222: better by 0.195" in printed
     assert (task / "skills" / "release-notes" / "SKILL.md").read_text() == before
-    shown = run("show", "latest")
+    shown = run("show", str(task))  # the latest run of the folder
     assert "length_tokens" in shown
     run("apply", "latest")
     assert "## When to use" in (task / "skills" / "release-notes" / "SKILL.md").read_text()

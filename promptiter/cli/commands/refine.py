@@ -176,14 +176,16 @@ def _split(command: str) -> tuple[str, ...]:
 
 def _find_folder(run: str, rubric: Path | None, runs: Path | None) -> Path:
     """The folder of a run, of ours or not, or one with a rubric."""
-    from promptiter.config.file import FILE_NAME
+    from promptiter.config.file import find_config_file
+    from promptiter.config.task_yaml.document import FILE_NAME as TASK_FILE
     from promptiter.runs.header import FILE_NAME as HEADER
     from promptiter.tasks.refine.seeds import RUBRIC, is_run_folder, not_a_result
 
     path = Path(run)
-    is_seed = (path / RUBRIC).is_file() or is_run_folder(path) or (path / HEADER).is_file()
-    if path.is_dir() and (is_seed or rubric is not None):
+    is_task = find_config_file(path).name == TASK_FILE
+    has_rubric = rubric is not None or ((path / RUBRIC).is_file() and not is_task)
+    if path.is_dir() and (has_rubric or is_run_folder(path) or (path / HEADER).is_file()):
         return path
-    if path.is_dir() and not (path / FILE_NAME).is_file() and not any(path.glob(f"*/{HEADER}")):
+    if path.is_dir() and not find_config_file(path).is_file() and not any(path.glob(f"*/{HEADER}")):
         raise not_a_result(path)
     return find_run_folder(run, runs)

@@ -27,6 +27,7 @@ from promptiter.tasks.refine.loop import Clock, FinishedIteration, IterationFail
 from promptiter.tasks.refine.prefix import quote_deliverable, read_texts, render_prefix
 from promptiter.tasks.refine.records import ObservedUse, RunRecord
 from promptiter.tasks.refine.run_folder import COMPLETION, read_run, write_run
+from promptiter.tasks.refine.scored_files import ScoredFiles
 from promptiter.tasks.refine.scores import list_defects, list_metrics
 from traces.files import write_file
 from traces.model import Json
@@ -40,13 +41,15 @@ class AgentRunner:
     """Runs the agent that `build_agent` returns for an iteration, under a profile if it is of a run of ours.
 
     Without an `evaluator`, only what the agent itself records in run_completion.json is measured. `case` is that of a
-    seed of ours. An agent that can read files need not be shown the deliverable.
+    seed of ours, and `files` measure a seed that a scorer measured. An agent that can read files need not be shown the
+    deliverable.
     """
 
     build_agent: Callable[[IterationRequest], Agent]
     gateway: Gateway
     evaluator: Evaluator | None = None
     case: EvalCase | None = None
+    files: ScoredFiles | None = None
     profile: Profile | None = None
     roles: NodeRoles = field(default_factory=NodeRoles)
     shows_deliverable: bool = True
@@ -71,8 +74,7 @@ class AgentRunner:
         record = self._describe(request, run_dir, status, guard.use, run, took)
         delivered = find_deliverable(run_dir, record.run_id, request.run_id)
         if self.evaluator is not None and delivered is not None:
-            measured = run if self.case is not None else replace(run, output=_read_whole(delivered), turns=())
-            record = await self._measure(record, measured, repeat=request.number)
+            record = await self._measure(record, delivered, run, repeat=request.number)
         if not (run_dir / COMPLETION).exists():
             write_run(run_dir, record)
         return FinishedIteration(record=record, run_dir=run_dir)
@@ -80,7 +82,7 @@ class AgentRunner:
     async def measure(self, record: RunRecord, deliverable: Path) -> RunRecord:
         if self.evaluator is None:
             return record
-        return await self._measure(record, AgentRun(output=_read_whole(deliverable)), repeat=0)
+        return await self._measure(record, deliverable, AgentRun(), repeat=0)
 
     async def _call(self, agent: Agent, guard: IterationGuard, request: IterationRequest) -> tuple[AgentRun, str]:
         """Run the agent within the budget of the iteration. A budget that ends leaves what was delivered so far."""
@@ -148,12 +150,16 @@ class AgentRunner:
             ),
         )
 
-    async def _measure(self, record: RunRecord, run: AgentRun, *, repeat: int) -> RunRecord:
+    async def _measure(self, record: RunRecord, deliverable: Path, run: AgentRun, *, repeat: int) -> RunRecord:
         """Score a run. What the agent says about its own metrics does not count then."""
         assert self.evaluator is not None
         case = self.case or EvalCase(id="deliverable", turns=(Turn(user=record.task),))
         self.gateway.bind_to_running_loop()
         with self.gateway.active():
+            if self.files is not None:
+                return await self.files.measure(record, deliverable, repeat=repeat)
+            if self.case is None:
+                run = replace(run, output=_read_whole(deliverable), turns=())
             scores = await score_run(self.evaluator.metrics, replace(case, mode="run"), run, repeat=repeat)
         return replace(
             record,

@@ -1,11 +1,14 @@
 """Seeds of our own runs: the output of one case under the adopted profile, with its scores as they were recorded.
 
+Of a run with a scorer, such as a file task, the seed is its files.
+
 runs/<run-id>/refined/<case>/    run_completion.json, FINAL/, refinement_sessions/, BEST/, refinements_work/
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,7 @@ from pathlib import Path
 from promptiter.errors import SetupError, nearest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.result import CaseRow
+from promptiter.evaluation.scorer import SCORER_SET
 from promptiter.evaluation.trace_file import FILE_NAME as TRACES
 from promptiter.evaluation.trace_file import TraceFile
 from promptiter.profile import Profile
@@ -26,6 +30,7 @@ from promptiter.tasks.refine.deliverables import FINAL
 from promptiter.tasks.refine.iteration_guard import NodeRoles
 from promptiter.tasks.refine.records import ModelPair, ObservedUse, RunRecord
 from promptiter.tasks.refine.run_folder import write_run
+from promptiter.tasks.refine.scored_files import SCORER_CASE, ScoredFiles, find_file_surfaces
 from promptiter.tasks.refine.scores import list_defects, list_metrics
 from promptiter.tasks.refine.seeds import Seed, find_sessions
 from traces import ExecutionTrace, digest
@@ -83,6 +88,29 @@ def open_case(
     )
 
 
+def open_files(folder: Path, result: RunResult, files: ScoredFiles, *, task: str) -> Seed:
+    """The seed of a run with a scorer: the files of its adopted profile, which are written below the run."""
+    profile, structure = result.accepted_profile, result.structure
+    surfaces = find_file_surfaces(structure)
+    name = folder.absolute().name
+    if not surfaces:
+        raise SetupError(f"the run {name!r} has neither cases nor files; there is no deliverable that can be refined")
+    found = _find_finished(folder, profile, SCORER_SET.by_id, needs_output=False)
+    if not found:
+        raise SetupError(f"the files of the run {name!r} were not measured; let it finish first")
+    [measured] = found
+    home = find_home(folder, SCORER_CASE.id)
+    record = RunRecord(run_id=f"{result.run_id or name}:{SCORER_CASE.id}", task=task)
+    record = files.describe(record, measured.row.scores, measured.row.figures)
+    shutil.rmtree(home / FINAL, ignore_errors=True)
+    (home / FINAL).mkdir(parents=True)
+    for path, surface in surfaces.items():
+        if text := str(profile.value(surface, structure)):  # an empty one does not exist yet
+            write_file(home / FINAL / path, text.encode())
+    write_run(home, record)
+    return Seed(home=home, deliverable=home / FINAL, record=record, sessions=find_sessions(home))
+
+
 def find_home(folder: Path, case_id: str) -> Path:
     """The folder of the refinements of a case, whatever characters its id has."""
     return folder / REFINED / name_case(case_id)
@@ -103,8 +131,10 @@ def choose_roles(structure: StructureSnapshot) -> NodeRoles:
     return NodeRoles(managers=(entry,), prefix_node=entry)
 
 
-def _find_finished(folder: Path, profile: Profile, cases: Mapping[str, EvalCase]) -> list[FinishedCase]:
-    """The last run of each case under a profile that has an output, in the order of the cases."""
+def _find_finished(
+    folder: Path, profile: Profile, cases: Mapping[str, EvalCase], *, needs_output: bool = True
+) -> list[FinishedCase]:
+    """The last scored run of each case under a profile, in the order of the cases. By default it has an output."""
     evaluations: set[int] = set()
     last: dict[str, tuple[int, CaseRow]] = {}
     for event in EventFile(folder / JOURNAL).read():
@@ -113,7 +143,7 @@ def _find_finished(folder: Path, profile: Profile, cases: Mapping[str, EvalCase]
                 evaluations |= {number} if name == profile.digest else set()
             case CaseFinished(evaluation=number, row=row) if number in evaluations:
                 before = last.get(row.case_id)
-                is_usable = row.error is None and bool(row.output) and row.is_scored
+                is_usable = row.error is None and row.is_scored and (bool(row.output) or not needs_output)
                 if is_usable and (before is None or (number, -row.repeat) > (before[0], -before[1].repeat)):
                     last[row.case_id] = number, row
             case _:
