@@ -26,7 +26,6 @@ from promptiter.engine.request_checks import CheckedRequest
 from promptiter.errors import RequestError, SetupError, nearest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
-from promptiter.evaluation.scorer import ScoredAgent, as_scorer
 from promptiter.llm.gateway import Gateway
 from promptiter.runlog.results import RunResult
 from promptiter.runs.summary import read_result
@@ -175,9 +174,11 @@ def _build_files(
     """The refinement of the files of a run with a scorer. Such a run knows what measures them, and no agent."""
     _check_settings(folder, settings, ("rubric", "task", "judge"), why="has its own scorer and task")
     evaluator = checked.evaluator.for_run()
-    scored = ScoredAgent(engine.agent, as_scorer(checked.request.scorer))
     files = ScoredFiles(
-        agent=scored, evaluator=evaluator, profile=result.accepted_profile, policy=checked.request.acceptance
+        agent=checked.choose_agent(engine.agent),
+        evaluator=evaluator,
+        profile=result.accepted_profile,
+        policy=checked.request.acceptance,
     )
     seed = open_files(folder, result, files, task=_describe_task(engine))
     agent = None if settings.command else _build_named_agent(_read_config(settings, {}, environ), settings)

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from promptiter.agents.base import CaseInput, RunContext
+from promptiter.agents.base import Agent, CaseInput, RunContext
 from promptiter.evaluation.case_runner import GuardedAgent, score_run
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.evaluation.result import Figures
 from promptiter.evaluation.score import Score
-from promptiter.evaluation.scorer import SCORER_SET, ScoredAgent, ScorerRun
+from promptiter.evaluation.scorer import SCORER_SET, ScorerRun
 from promptiter.profile import Profile, SurfacePatch
 from promptiter.search.edit_aims import find_broken_bounds
 from promptiter.structure import StructureSnapshot
@@ -30,9 +30,12 @@ from promptiter.tasks.refine.scores import list_defects, list_metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredFiles:
-    """Measures files by the scorer of a run, under its adopted profile. `policy` accepts candidates by its bounds."""
+    """Measures files by the scorer of a run, under its adopted profile. `policy` accepts candidates by its bounds.
 
-    agent: ScoredAgent
+    `agent` is the scorer in place of the agent of the run.
+    """
+
+    agent: Agent
     evaluator: Evaluator
     profile: Profile
     policy: object
