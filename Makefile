@@ -6,14 +6,15 @@ VENV   ?= .venv
 endif
 VENV   ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Most modules of large packages are never imported: Python compiles the others when they are.
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 JOBS   ?= auto
 
 # Tests start many processes, which should not compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test long examples check docs schema bench clean
+.PHONY: help demo quick fast test long examples check docs schema bench clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -22,7 +23,9 @@ demo: $(VENV)/.core   ## optimize a support desk of six models, offline
 	@$(BIN)/promptiter init --force build/demo > /dev/null
 	@$(BIN)/promptiter run build/demo
 
-quick: check     ## lint, types, import contract, and the tests that are not marked slow: the daily round
+quick: check fast   ## lint, types, import contract, and the tests that are not marked slow: the daily round
+
+fast: $(VENV)/.dev   ## the tests of `make quick` alone
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not long" --hypothesis-profile quick
 
 test: check      ## lint, types, import contract, and every test but the longest
