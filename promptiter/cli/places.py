@@ -102,7 +102,7 @@ def open_place(options: PlaceOptions) -> RunPlace:
 
 
 def _check_exists(url: str) -> None:
-    """Raise SetupError if there is no such SQLite database. Opening one would create it."""
+    """Raise SetupError if a SQLite database does not exist. Opening it would create it."""
     from promptiter.runs.sql.address import parse_address
 
     address = parse_address(url)

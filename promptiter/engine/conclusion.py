@@ -28,6 +28,7 @@ from promptiter.engine.new_cases import (
     is_promising,
     pair_goal_amounts,
 )
+from promptiter.engine.verdict_reasons import count_cases, describe_tried, explain_no_acceptance, suggest_steps
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.data.case import EvalSet
 from promptiter.evaluation.result import get_best_value
@@ -43,7 +44,6 @@ from promptiter.evaluation.stats.gain_interval import UNSEEN_FAILURES
 from promptiter.evaluation.stats.non_inferiority import decide_non_inferiority
 from promptiter.evaluation.stats.permutation import PairedScores, select_first
 from promptiter.evaluation.stats.power import find_smallest_gain
-from promptiter.evaluation.surface_reads import find_shared_prompts
 from promptiter.policies.acceptance import decide
 from promptiter.policies.constraints import decides_by_figures, list_figures
 from promptiter.policies.evidence import AcceptanceDecision, Evidence, has_noise
@@ -54,10 +54,7 @@ from promptiter.policies.paired_runs import PairedRuns
 from promptiter.policies.sigma_gain import skips_holdout
 from promptiter.policies.verdict import FEWEST_CASES, Conclusion, Verdict
 from promptiter.runlog.payloads import FinalTestFinished, FinishedMeasured
-from promptiter.wording import format_score, join_names, plural
-
-MAX_NAMES = 5
-"""Maximum number of surfaces that a reason names."""
+from promptiter.wording import format_score, plural
 
 
 async def conclude_by_final_test(active: ActiveRun, rule: FinalTest) -> Conclusion:
@@ -87,58 +84,20 @@ def conclude_without_test(active: ActiveRun) -> Conclusion:
         found = _conclude(active, "no_evidence", "no final test was run")
         return replace(found, is_untested=True)
     if active.state.candidates_tried and cases < FEWEST_CASES and active.shape != "scorer":
-        reason = f"no candidate was accepted, and {_count_cases(active)} are too few to tell why"
+        reason = f"no candidate was accepted, and {count_cases(active)} are too few to tell why"
         return _conclude(active, "underpowered", reason)
-    return _conclude(active, "no_evidence", _explain_no_acceptance(active))
-
-
-def _explain_no_acceptance(active: ActiveRun) -> str:
-    if active.state.candidates_tried:
-        return "no candidate was accepted"
-    last = active.state.round
-    return (
-        f"no candidate was tried: {last.skipped}" if last is not None and last.skipped else "there was nothing to try"
-    )
+    return _conclude(active, "no_evidence", explain_no_acceptance(active))
 
 
 def _conclude(active: ActiveRun, verdict: Verdict, reason: str) -> Conclusion:
     count, cases = active.state.candidates_tried, len(active.validation.cases)
-    reasons = (reason, *_suggest_steps(active), _describe_tried(active, plural(cases, "case")))
+    reasons = (reason, *suggest_steps(active), describe_tried(active, plural(cases, "case")))
     return Conclusion(verdict=verdict, reasons=reasons, tried=count, cases=cases)
-
-
-def _describe_tried(active: ActiveRun, cases: str) -> str:
-    """Say how many candidates the search tried on some cases: not those that it rejected after train cases alone."""
-    state = active.state
-    count = decided = state.candidates_tried
-    if active.shape == "two_sets" and state.validation_reader != "search":
-        decided = state.validation_use.accepted + state.validation_use.rejected
-    some = f", {decided} of them" if decided < count else ""
-    return f"the search tried {plural(count, 'candidate')}{some} on {cases}"
 
 
 def _find_scope(active: ActiveRun) -> Scope:
     """What the validation of a run is about."""
     return "this scorer" if active.shape == "scorer" else "these cases"
-
-
-def _suggest_steps(active: ActiveRun) -> tuple[str, ...]:
-    """Advise a step for each prompt if one step reads several of them and cases fail: blame cannot tell them apart."""
-    rows = active.accepted.validation.rows
-    if active.request.goal.kind != "score" or all(row.passed for row in rows):
-        return ()
-    shared = find_shared_prompts(active.snapshot, active.targets, (row.reads for row in rows))
-    if not shared:
-        return ()
-    what = f"one step reads several prompts ({join_names(shared, limit=MAX_NAMES)}), so blame cannot tell them apart"
-    if len({active.snapshot.surface(surface_id).node_id for surface_id in shared}) > 1:  # read by the agent as a whole
-        return (f"{what}; let the agent call its models through promptiter's gateway, so that each call is a step",)
-    return (f"{what}; open a step around each prompt: `with traces.step(...):`",)
-
-
-def _count_cases(active: ActiveRun) -> str:
-    what = "validation case" if active.shape == "two_sets" else "case"
-    return plural(len(active.validation.cases), what)
 
 
 class _TestedGain:
@@ -323,7 +282,7 @@ class _TestedGain:
             reason = f"{count} such cases can show {could}, but not {wanted:g}; see `promptiter noise`"
             return self.conclude("underpowered", [result], reason)
         if count < FEWEST_CASES and self.active.shape != "scorer":
-            return self.conclude("underpowered", [result], f"there are only {_count_cases(self.active)}")
+            return self.conclude("underpowered", [result], f"there are only {count_cases(self.active)}")
         return self.conclude("no_evidence", [result])
 
     def _conclude_loss_not_excluded(self, result: FinalTestResult) -> Conclusion:
@@ -380,7 +339,7 @@ class _TestedGain:
     def conclude(self, verdict: Verdict, results: Sequence[FinalTestResult], *reasons: str) -> Conclusion:
         """Return the verdict with its evidence: the results of the test first, then other reasons."""
         active, objective, on_test = self.active, self.active.request.objective, self.on_test
-        tried = f"{_describe_tried(active, _find_scope(active))}, in other repeats"
+        tried = f"{describe_tried(active, _find_scope(active))}, in other repeats"
         return Conclusion(
             verdict=verdict,
             scope=self._find_shown_scope(verdict),
@@ -388,7 +347,7 @@ class _TestedGain:
                 *(f"{result.scope}: {result.reason}" for result in results),
                 *reasons,
                 *(() if self.warning is None else (self.warning,)),
-                *_suggest_steps(active),
+                *suggest_steps(active),
                 tried,
             ),
             results=tuple(results),
