@@ -58,6 +58,15 @@ def check_url(url: str) -> None:
         raise SetupError(f"{shown} is the URL of a route; give only that of the server, without {parts.path!r}")
 
 
+def clean_token(token: str) -> str:
+    """A token without the white space around it, as from a file. SetupError, which does not show it, if it is none."""
+    cleaned = token.strip()
+    if not cleaned or not cleaned.isascii() or not cleaned.isprintable() or " " in cleaned:
+        what = "it is empty" if not cleaned else "it must be one line of letters, digits, '-' and '_'"
+        raise SetupError(f"the token for the server cannot be sent: {what}")
+    return cleaned
+
+
 _HOST_AND_PORT = re.compile(r"[\w.-]+(:\d+)?/?")
 _NOT_OURS = "it is not a promptiter server"
 

@@ -8,7 +8,16 @@ from typing import IO, TYPE_CHECKING
 
 import orjson
 
-from promptiter.server.client_errors import JSON, OK, ServerError, check_kind, check_url, read_error, unreachable
+from promptiter.server.client_errors import (
+    JSON,
+    OK,
+    ServerError,
+    check_kind,
+    check_url,
+    clean_token,
+    read_error,
+    unreachable,
+)
 from promptiter.server.patience import Patience, log_wait
 from traces.model import Json
 
@@ -36,7 +45,7 @@ class ClientTransport:
         import httpx
 
         check_url(url)
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        headers = {} if token is None else {"Authorization": f"Bearer {clean_token(token)}"}
         self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout_s, transport=transport)
         self._patience_s = patience_s
         self._on_wait = on_wait or log_wait
