@@ -17,6 +17,8 @@ from promptiter.errors import (
 
 _OWN = (AccessDeniedError, ModelTimeoutError, ModelUnavailableError, RateLimitedError)
 """Errors of the gateway, after all its retries."""
+OWN_NAMES = frozenset(each.__name__ for each in _OWN)
+"""The names of these classes. Their messages say in words what failed."""
 
 _CONNECTION_ERRORS = (
     "ConnectionError",  # Python with the four below, requests, botocore
@@ -70,9 +72,7 @@ _SERVER_ERRORS = (
 )
 """The service failed."""
 
-OUTAGES = frozenset(
-    (*(each.__name__ for each in _OWN), *_CONNECTION_ERRORS, *_TIMEOUTS, *_RATE_LIMITS, *_SERVER_ERRORS)
-)
+OUTAGES = frozenset((*OWN_NAMES, *_CONNECTION_ERRORS, *_TIMEOUTS, *_RATE_LIMITS, *_SERVER_ERRORS))
 """The names of classes whose errors are outages."""
 
 _STATUS_ERRORS = frozenset(

@@ -15,14 +15,15 @@ from promptiter.runs.next_commands import RunAddress
 from promptiter.runs.run_list import ListedRun, RunPage, RunQuery
 from promptiter.server.bodies import CURSOR
 from promptiter.server.client import AsyncClient
-from promptiter.server.client_errors import ServerError
+from promptiter.server.client_errors import OK, ServerError
 from promptiter.server.sync_client import Client
 from promptiter.wording import join_names
 
 TOKEN = "PROMPTITER_TOKEN"  # noqa: S105 - its name
 """The environment variable with the token."""
 
-CLIENT_ERRORS = range(400, 500)
+CALLER_ERRORS = (OK, *range(300, 500))
+"""Statuses of errors of the caller. With 200 or a redirect, the URL is that of another web server."""
 UNAUTHORIZED, FORBIDDEN = 401, 403
 
 
@@ -98,7 +99,7 @@ class ServedRuns:
         try:
             yield
         except ServerError as error:
-            if error.status not in CLIENT_ERRORS:
+            if error.status not in CALLER_ERRORS:
                 raise
             if len(error.problems) > 1:
                 raise RequestError(error.problems) from error

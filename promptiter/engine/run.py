@@ -20,6 +20,7 @@ from promptiter.engine.session import Search, Session
 from promptiter.errors import (
     BudgetEndedError,
     NonDeterministicSearchError,
+    OutageError,
     PromptiterError,
     RunCancelledError,
     StopRequestedError,
@@ -284,7 +285,8 @@ class Run:
         return stop is not None and stop.is_user_stop
 
     def _describe_error(self, error: BaseException) -> str:
-        return self.active.redact(f"{type(error).__name__}: {error}")
+        kind = "" if isinstance(error, OutageError) else f"{type(error).__name__}: "  # an outage is said in words
+        return self.active.redact(f"{kind}{error}")
 
     def _decide_verdict(self) -> Verdict:
         state = self.log.state

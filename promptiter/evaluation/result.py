@@ -21,7 +21,7 @@ from promptiter.evaluation.penalties import NO_PENALTIES, Penalties
 from promptiter.evaluation.score import JUDGE_FAILED, Score, share_text
 from promptiter.evaluation.surface_reads import Reads, share_reads
 from promptiter.grouping import group_by
-from promptiter.outages import is_outage_name
+from promptiter.outages import OWN_NAMES, is_outage_name
 from traces import Failure, Usage
 from traces.model import sum_usage
 from traces.notebook import html_block, html_heading, html_table
@@ -122,8 +122,9 @@ class CaseRow:
         What the error says does not count: it may quote an answer.
         """
         if self.error is not None:
-            is_lost = self.error.is_outage or is_outage_name(self.error.type)
-            return f"{self.error.type}: {self.error.message}" if is_lost else None
+            kind, message = self.error.type, self.error.message
+            is_lost = self.error.is_outage or is_outage_name(kind)
+            return (message if kind in OWN_NAMES and message else f"{kind}: {message}") if is_lost else None
         return next((score.error or "" for score in self.scores if score.is_outage), None)
 
     @property

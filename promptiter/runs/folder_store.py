@@ -52,6 +52,7 @@ from promptiter.runs.run_list import (
     ListedStatus,
     RunPage,
     RunQuery,
+    check_ended,
     describe_run,
     find_status,
     number_id,
@@ -139,10 +140,12 @@ class FolderStore:
 
         await run_in_thread(queue)
 
-    async def delete(self, run_id: str) -> None:
+    async def delete(self, run_id: str, *, only_ended: bool = False) -> None:
         def remove() -> None:
             path = self._find(run_id)
             with RunLock(path, lease_s=self._lease_s, now=self._now, machine=self._machine):
+                if only_ended:
+                    check_ended(run_id, _find_status(path, read_header(path), is_held=False))
                 (path / HEADER).unlink()  # from here on it is not a run
                 shutil.rmtree(path, ignore_errors=True)
 

@@ -33,6 +33,7 @@ from promptiter.runs.run_list import (
     ListedStatus,
     RunPage,
     RunQuery,
+    check_ended,
     check_not_cancelled,
     describe_run,
     find_status,
@@ -109,10 +110,12 @@ class MemoryStore:
             raise RunEndedError(run_id)
         run.is_cancel_requested, run.queued_after = False, len(run.events)
 
-    async def delete(self, run_id: str) -> None:
+    async def delete(self, run_id: str, *, only_ended: bool = False) -> None:
         run = self._find(run_id)
         if (holder := run.find_holder(self._now)) is not None:
             raise RunLockedError(f"the run {run_id!r} is locked by process {holder.pid}: it is open")
+        if only_ended:
+            check_ended(run_id, run.find_status(self._now))
         run.lease, run.holder, run.is_deleted = None, None, True  # a suspended holder writes no more
         del self._runs[run_id]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from promptiter.errors import RunCancelledError, SetupError
+from promptiter.errors import RunCancelledError, RunLockedError, SetupError
 from promptiter.llm.ledger import Spending
 from promptiter.policies.verdict import Verdict
 from promptiter.runlog.event_log import is_finished
@@ -23,6 +23,8 @@ LISTED_STATUSES: tuple[ListedStatus, ...] = (*get_args(Status), "interrupted", "
 
 WAITING: tuple[ListedStatus, ...] = ("queued", "interrupted")
 """The status of runs that wait for a process to work on them."""
+
+ENDED: tuple[ListedStatus, ...] = ("succeeded", "failed", "cancelled")
 
 MAX_PAGE = 500
 """The most runs of one page."""
@@ -187,6 +189,12 @@ def number_id(run_id: str, number: int) -> str:
     There is a tilde for each digit, so the numbers are in the same order as the ids, which databases compare as text.
     """
     return run_id if number == 1 else f"{run_id}{'~' * len(str(number))}{number}"
+
+
+def check_ended(run_id: str, status: ListedStatus) -> None:
+    """Raise RunLockedError if a run has not ended."""
+    if status not in ENDED:
+        raise RunLockedError(f"the run {run_id!r} is {status}")
 
 
 def check_not_cancelled(event: Event, *, is_cancelled: bool) -> None:

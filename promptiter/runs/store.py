@@ -90,9 +90,10 @@ class Store(Protocol):
         """
         ...
 
-    async def delete(self, run_id: str) -> None:
+    async def delete(self, run_id: str, *, only_ended: bool = False) -> None:
         """Delete a run; RunLockedError if a process works on it. Its uses of cases stay.
 
+        With `only_ended`, RunLockedError also if it waits for a process: it was resumed since it was listed, perhaps.
         Views and a suspended holder of it may be left over: a new run shares nothing with them.
         """
         ...

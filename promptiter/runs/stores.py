@@ -12,11 +12,10 @@ from promptiter.errors import RunLockedError, SetupError, UnknownRunError
 from promptiter.runs.folder_store import FolderStore
 from promptiter.runs.lock import LEASE_S
 from promptiter.runs.memory_store import MemoryStore
-from promptiter.runs.run_list import MAX_PAGE, ListedRun, ListedStatus, RunQuery
+from promptiter.runs.run_list import ENDED, MAX_PAGE, ListedRun, RunQuery
 from promptiter.runs.store import Store
 
 MEMORY = "memory"
-ENDED: tuple[ListedStatus, ...] = ("succeeded", "failed", "cancelled")
 
 
 def open_store(where: str | os.PathLike[str], *, lease_s: float = LEASE_S) -> Store:
@@ -68,6 +67,6 @@ async def prune_runs(
             kept -= 1
         elif (not before or run.created_at < before) and not is_in_use(run.run_id):
             with suppress(RunLockedError, UnknownRunError):  # it was resumed or deleted just now
-                await store.delete(run.run_id)
+                await store.delete(run.run_id, only_ended=True)
                 deleted.append(run.run_id)
     return deleted

@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from promptiter.errors import PromptiterError
 from promptiter.manager import Manager
 from promptiter.server.errors import HttpError, answer_error
-from promptiter.server.guards import CountRequests, RefuseOtherSites
+from promptiter.server.guards import CountRequests, RefuseOtherSites, RefuseTwoLengths
 from promptiter.server.limits import Limits
 from promptiter.server.openapi import complete_document, find_methods
 from promptiter.server.parameters import describe_parameters
@@ -89,6 +89,7 @@ def create_application(
         )
     if tokens is None:
         application.add_middleware(RefuseOtherSites, origins=cors_origins, hosts=hosts)
+    application.add_middleware(RefuseTwoLengths)
     application.add_middleware(CountRequests, measures=routes.measures)
     for kind in (PromptiterError, HttpError):
         application.add_exception_handler(kind, _answer)

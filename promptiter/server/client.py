@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Se
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 import orjson
@@ -30,7 +30,7 @@ from promptiter.runlog.event_json import decode_event
 from promptiter.runlog.events import Event
 from promptiter.runlog.results import RunResult
 from promptiter.server.bodies import RunListBody
-from promptiter.server.client_errors import BASE_PATH, ServerError
+from promptiter.server.client_errors import ARCHIVE, BASE_PATH, JSON, PAGE, STREAM, ServerError, read_body
 from promptiter.server.client_transport import ClientTransport
 from promptiter.server.patience import FIRST_PAUSE_S, PATIENCE_S, Patience
 from promptiter.server.refine_bodies import RefinementListBody, RefinementState, StartedRefinementBody
@@ -41,6 +41,8 @@ from traces.model import Json
 
 if TYPE_CHECKING:
     import httpx
+
+T = TypeVar("T")
 
 
 class AsyncClient:
@@ -75,7 +77,7 @@ class AsyncClient:
 
     async def describe(self) -> StructureSnapshot:
         """What may change about the agent."""
-        return StructureSnapshot.from_json((await self._get("/structure"))["structure"])
+        return await self._get("/structure", lambda body: StructureSnapshot.from_json(body["structure"]))
 
     async def run(self, changes: Mapping[str, Json] | None = None) -> RunResult:
         """Start a run, and wait for its result."""
@@ -84,28 +86,28 @@ class AsyncClient:
 
     async def start(self, changes: Mapping[str, Json] | None = None) -> RunResult:
         """Start a run with these changes to the app's promptiter.yaml, and return its state: queued."""
-        return _read_result(await self._post("/async-runs", {"run": dict(changes or {})}))
+        return await self._post("/async-runs", _read_result, {"run": dict(changes or {})})
 
     async def get(self, run_id: str) -> RunResult:
         """The state of a run, finished or in progress."""
-        return _read_result(await self._get(_locate(run_id)))
+        return await self._get(_locate(run_id), _read_result)
 
     async def list(self, **filters: Json) -> RunListBody:
         """A page of runs, newest first. Filters: status, verdict, created_from, created_before, text, limit, cursor."""
         given = {name: value for name, value in filters.items() if value is not None}
-        return RunListBody.model_validate(await self._get("/async-runs", params=given))
+        return await self._get("/async-runs", RunListBody.model_validate, params=given)
 
     async def cancel(self, run_id: str) -> RunResult:
         """Cancel a run. Its finished rounds stay."""
-        return _read_result(await self._post(f"{_locate(run_id)}/cancel"))
+        return await self._post(f"{_locate(run_id)}/cancel", _read_result)
 
     async def resume(self, run_id: str) -> RunResult:
         """Continue a run that was cancelled, stopped or interrupted, or that failed."""
-        return _read_result(await self._post(f"{_locate(run_id)}/resume"))
+        return await self._post(f"{_locate(run_id)}/resume", _read_result)
 
     async def delete(self, run_id: str) -> None:
         """Delete a run that is not in progress."""
-        await self._send("DELETE", _locate(run_id))
+        await self._send("DELETE", _locate(run_id), kind=None)
 
     async def get_trace(self, run_id: str, trace_digest: str) -> ExecutionTrace:
         """A trace of a run."""
@@ -113,7 +115,7 @@ class AsyncClient:
 
     async def stop(self, run_id: str) -> RunResult:
         """Stop a run after the work in progress. It can be resumed."""
-        return _read_result(await self._post(f"{_locate(run_id)}/stop"))
+        return await self._post(f"{_locate(run_id)}/stop", _read_result)
 
     async def refine(self, run_id: str, **wanted: Json) -> StartedRefinementBody:
         """Refine the output of a case of a run that has ended, in the background.
@@ -121,28 +123,28 @@ class AsyncClient:
         Keys: case, iterations, tier_low, tier_mid, tier_high, model, worker_model.
         """
         given = {name: value for name, value in wanted.items() if value is not None}
-        return StartedRefinementBody.model_validate(await self._post(f"{_locate(run_id)}/refine", given))
+        return await self._post(f"{_locate(run_id)}/refine", StartedRefinementBody.model_validate, given)
 
     async def list_refinements(self, run_id: str) -> Sequence[RefinementState]:
         """The refinements of a run, oldest first."""
-        return RefinementListBody.model_validate(await self._get(f"{_locate(run_id)}/refinements")).refinements
+        return (await self._get(f"{_locate(run_id)}/refinements", RefinementListBody.model_validate)).refinements
 
     async def get_report(self, run_id: str) -> str:
         """The report of a run as an HTML page."""
-        return (await self._send("GET", f"{_locate(run_id)}/report")).decode()
+        return (await self._send("GET", f"{_locate(run_id)}/report", kind=PAGE)).decode()
 
     async def export(self, run_id: str, folder: str | os.PathLike[str], *, traces: bool = True) -> None:
         """Write a copy of a run to a new folder, which `promptiter show`, `report` and `apply` read."""
         from promptiter.runs.run_copy import unpack_copy
 
         with tempfile.TemporaryFile() as file:
-            await self._transport.load(f"{self._place}{_locate(run_id)}/archive", file, params={"traces": traces})
+            place = f"{self._place}{_locate(run_id)}/archive"
+            await self._transport.load(place, file, params={"traces": traces}, kind=ARCHIVE)
             await run_in_thread(lambda: unpack_copy(file, Path(folder)))
 
     async def list_apps(self) -> Sequence[str]:
         """The apps of the server. A server with tokens keeps them to itself."""
-        found: list[str] = orjson.loads(await self._transport.send("GET", "/health"))["apps"]
-        return found
+        return read_body(await self._transport.send("GET", "/health"), lambda body: list(map(str, body["apps"])))
 
     async def wait(self, run_id: str) -> RunResult:
         """Wait until a run ends, and return its result."""
@@ -180,7 +182,7 @@ class AsyncClient:
     async def _stream(self, run_id: str, after: int, patience: Patience) -> AsyncGenerator[Event | None]:
         """The events of one connection; None at the end of the run."""
         place = f"{self._place}{_locate(run_id)}/events"
-        async with self._transport.open(place, params={"after": after}) as answer:
+        async with self._transport.open(place, params={"after": after}, kind=STREAM) as answer:
             patience.reached()
             kind = b""
             async for line in _split_lines(answer.aiter_bytes()):
@@ -192,18 +194,24 @@ class AsyncClient:
                 elif name == b"data":
                     yield decode_event(value, where=f"an event of the run {run_id!r}")
 
-    async def _get(self, place: str, *, params: Mapping[str, Json] | None = None) -> dict[str, Any]:
-        found: dict[str, Any] = orjson.loads(await self._send("GET", place, params=params))
-        return found
+    async def _get(
+        self, place: str, read: Callable[[dict[str, Any]], T], *, params: Mapping[str, Json] | None = None
+    ) -> T:
+        return read_body(await self._send("GET", place, params=params), read)
 
-    async def _post(self, place: str, body: Json = None) -> dict[str, Any]:
-        found: dict[str, Any] = orjson.loads(await self._send("POST", place, body=body))
-        return found
+    async def _post(self, place: str, read: Callable[[dict[str, Any]], T], body: Json = None) -> T:
+        return read_body(await self._send("POST", place, body=body), read)
 
     async def _send(
-        self, method: str, place: str, *, params: Mapping[str, Json] | None = None, body: Json = None
+        self,
+        method: str,
+        place: str,
+        *,
+        params: Mapping[str, Json] | None = None,
+        body: Json = None,
+        kind: str | None = JSON,
     ) -> bytes:
-        return await self._transport.send(method, f"{self._place}{place}", params=params, body=body)
+        return await self._transport.send(method, f"{self._place}{place}", params=params, body=body, kind=kind)
 
 
 async def _split_lines(chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:

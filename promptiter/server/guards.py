@@ -52,6 +52,24 @@ class CountRequests:
                 count(500)
 
 
+class RefuseTwoLengths:
+    """Refuses requests with both a length and an encoding, and closes their connection.
+
+    A proxy may go by the other one, and take what follows for a request that it has checked.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope.get("headers", ())}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            problem = "the request has both Content-Length and Transfer-Encoding; send one of them"
+            await JSONResponse({"error": problem}, 400, headers={"Connection": "close"})(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
 class RefuseOtherSites:
     """Refuses requests of web pages, except for those of the server itself and of the allowed origins.
 

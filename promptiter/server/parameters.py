@@ -11,12 +11,14 @@ from fastapi import Header, Query
 from pydantic import AfterValidator, BeforeValidator
 
 from promptiter.errors import nearest
-from promptiter.server.bodies import CURSOR
+from promptiter.server.bodies import CURSOR, MAX_PROBLEMS
 from promptiter.user_files import describe_wanted, list_allowed_words
 from promptiter.wording import shorten
 
 MAX_VALUES = 50
 """How often a parameter may be given."""
+MAX_UNKNOWN = 5
+"""How many unknown parameters an answer names."""
 MAX_NUMBER = 10**15
 """More events than any run has."""
 
@@ -50,12 +52,12 @@ _PATTERNS = {
 
 
 def find_unknown(given: Collection[str], known: Sequence[str]) -> list[str]:
-    """What is wrong with the names of parameters."""
+    """What is wrong with the names of parameters. Of many, the first few."""
+    unknown = [name for name in given if name not in known]
     has = f"; it has {', '.join(known)}" if known else "; it has none"
     return [
         f"the route has no parameter {shorten(name)}{nearest(name, known, cutoff=0.7) or has}"
-        for name in given
-        if name not in known
+        for name in unknown[:MAX_UNKNOWN]
     ]
 
 
@@ -65,7 +67,7 @@ def describe_parameters(errors: Sequence[Mapping[str, Any]]) -> list[str]:
     for error in errors:
         name = str(error["loc"][1]) if len(error["loc"]) > 1 else str(error["loc"][0])
         found.setdefault((name, repr(error["input"])), []).append(error)
-    return [f"{name}: {_describe(name, each)}" for (name, _), each in found.items()]
+    return [f"{name}: {_describe(name, each)}" for (name, _), each in [*found.items()][:MAX_PROBLEMS]]
 
 
 def _describe(name: str, errors: Sequence[Mapping[str, Any]]) -> str:

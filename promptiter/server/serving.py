@@ -104,6 +104,7 @@ async def serve(
         options.retention.keep_pruning(manager, is_in_use=refinements.is_running, on_deleted=refinements.forget)
     )
     try:
+        await asyncio.sleep(0)  # Ctrl-C during the imports ends it here, before uvicorn begins and reports an error
         with _on_signals(stopping, lambda: manager.close(timeout_s=0)):
             await server.serve(sockets=[listening])
     finally:

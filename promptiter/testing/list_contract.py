@@ -269,6 +269,24 @@ class CancelContract(StoreHooks):
         assert (await view.read_ledger()).total.calls == 0
 
     @in_event_loop
+    async def test_a_run_that_waits_is_not_deleted_with_those_that_have_ended(self, tmp_path: Path) -> None:
+        store, other = self.make_store(tmp_path, Clock()), self.make_store(tmp_path, Clock())
+        for name in ("new", "failed", "resumed", "cancelled"):
+            await store.create(make_header(name).model_copy(update={"app": "shop"}))
+        for name in ("failed", "resumed"):
+            await end_run(store, name, "failed")
+        await store.request_resume("resumed")
+        await store.request_stop("cancelled", cancel=True)
+        for name in ("new", "resumed"):
+            with expect_error(RunLockedError):
+                await other.delete(name, only_ended=True)
+        for name in ("failed", "cancelled"):
+            await other.delete(name, only_ended=True)
+        assert await store.list_ids() == ["new", "resumed"]
+        with expect_error(UnknownRunError):
+            await store.delete("gone", only_ended=True)
+
+    @in_event_loop
     async def test_a_new_run_shares_nothing_with_one_that_was_deleted(self, tmp_path: Path) -> None:
         clock = Clock()
         store = self.make_store(tmp_path, clock)

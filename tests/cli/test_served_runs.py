@@ -15,6 +15,7 @@ import pytest
 from promptiter.cli.served_runs import ServedRuns
 from promptiter.errors import SetupError
 from promptiter.runlog.events import Event
+from promptiter.runs.run_list import RunQuery
 from promptiter.server import patience
 from promptiter.server.patience import log_wait
 
@@ -79,3 +80,24 @@ def test_a_server_that_started_the_run_gets_all_the_patience(
         with pytest.raises(SetupError, match="it is back"):
             place.copy_run("x", tmp_path / "run", traces=False, patience_s=60.0)
     assert restarts.server is not None
+
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>My shop</title>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_url_of_another_web_server_is_wrong_input() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        Thread(target=server.serve_forever).start()
+        try:
+            with pytest.raises(SetupError, match="answered with 'text/html' instead of application/json: it is not a"):
+                ServedRuns(f"http://127.0.0.1:{server.server_port}", "desk").list_runs(RunQuery())
+        finally:
+            server.shutdown()

@@ -232,6 +232,20 @@ def test_a_metric_whose_model_fails_is_an_outage_and_not_a_mistake_in_the_code()
         raise ModelUnavailableError("503")
 
     with pytest.raises(
-        RunFailedError, match=r"OutageError: metric 'own' raised ModelUnavailableError: 503; 5 case runs"
+        RunFailedError, match=r"in round 0: metric 'own' raised ModelUnavailableError: 503; 5 case runs"
     ):
         run_with(fails, Counter()).run_sync(desk.request(validation=desk.eval_set("v", 5)))
+
+
+@agent(instruction="Answer.")
+async def down(_question: str) -> str:
+    raise ModelUnavailableError("the service 'a.example' cannot be reached")
+
+
+def test_a_service_that_is_down_is_reported_in_words() -> None:
+    with pytest.raises(RunFailedError) as failed:
+        run_with(lambda *_: 1.0, Counter(), subject=down).run_sync(desk.request(validation=desk.eval_set("v", 5)))
+    assert str(failed.value) == (
+        "the run failed in round 0: the service 'a.example' cannot be reached; 5 case runs were lost to such errors; "
+        "fix the cause, then run `promptiter resume`"
+    )

@@ -69,6 +69,19 @@ async def test_old_runs_that_have_ended_are_pruned(
     assert left == [f"run-{number}" for number in range(5, -1, -1) if f"run-{number}" not in deleted]
 
 
+async def test_a_run_that_is_resumed_after_it_was_listed_is_not_pruned() -> None:
+    class ResumingStore(MemoryStore):
+        async def delete(self, run_id: str, *, only_ended: bool = False) -> None:
+            await self.request_resume(run_id)
+            await super().delete(run_id, only_ended=only_ended)
+
+    store = ResumingStore()
+    await store.create(make_header("a"))
+    await end_run(store, "a", "failed")
+    assert await prune_runs(store, keep_last=0) == []
+    assert await store.list_ids() == ["a"]
+
+
 async def test_a_run_that_is_open_is_not_pruned() -> None:
     store = MemoryStore()
     await make_runs(store, 3)

@@ -98,6 +98,26 @@ async def test_invalid_runs_are_refused_with_every_problem() -> None:
         assert (refused.value.status, len(refused.value.problems)) == (400, 2)
 
 
+async def test_a_token_may_come_from_a_file() -> None:
+    sent: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers["Authorization"])
+        return httpx.Response(200, json={"runs": [], "next_cursor": None})
+
+    transport = httpx.MockTransport(answer)
+    async with AsyncClient("http://server", app="desk", token="pit_1\n", transport=transport) as client:
+        await client.list()
+    assert sent == ["Bearer pit_1"]
+
+
+@pytest.mark.parametrize("token", ["", "\n", "pit_s3cret pit_other", "pit_s3cret\nX-Role: admin", "pit_s3crét"])
+def test_what_cannot_be_sent_as_a_token_is_refused_without_showing_it(token: str) -> None:
+    with pytest.raises(SetupError, match="the token for the server cannot be sent") as refused:
+        Client("http://server", app="desk", token=token)
+    assert "s3cr" not in str(refused.value)
+
+
 async def test_a_body_that_is_too_large_is_refused_in_words() -> None:
     async with listening(Manager([SmallApp(SmallRun())])) as url, AsyncClient(url, app="desk") as client:
         with pytest.raises(ServerError, match="larger than 4,000,000 bytes") as refused:

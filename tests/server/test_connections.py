@@ -129,6 +129,21 @@ async def test_names_of_other_machines_and_forwarded_addresses_are_not_believed(
                 assert await read_status(reader) == status
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_no_request_is_hidden_in_another_one(method: str) -> None:
+    """By its length, the second request is the body of the first; by its encoding, it is not."""
+    hidden = b"DELETE /hidden HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    request = (
+        f"{method} {DESK}/async-runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(hidden) + 5}\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    )
+    async with listening(Manager([SmallApp(SmallRun())])) as url, connecting(url) as (reader, writer):
+        writer.write(request.encode() + hidden)
+        answers = await read_rest(reader)
+        assert answers.startswith(b"HTTP/1.1 400")
+        assert answers.count(b"HTTP/1.1 ") == 1
+
+
 @pytest.mark.parametrize(
     "request_text",
     [

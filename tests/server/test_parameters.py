@@ -38,6 +38,14 @@ async def test_a_wrong_parameter_is_named_with_what_is_allowed(query: str, words
         assert (refused.status_code, words in refused.json()["error"]) == (422, True), refused.text
 
 
+@pytest.mark.parametrize("name", ["status", "x{}", "limit"])
+async def test_thousands_of_wrong_parameters_get_a_short_answer(name: str) -> None:
+    query = "&".join(f"{name.format(number)}=wrong{number}" for number in range(2_000))
+    async with serving(Manager([SmallApp(SmallRun())])) as client:
+        refused = await client.get(f"{DESK}/async-runs?{query}")
+        assert (refused.status_code, len(refused.content) < 20_000) == (422, True)
+
+
 @pytest.mark.parametrize(
     ("run", "problem"),
     [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import pytest
@@ -189,3 +190,34 @@ async def test_a_server_of_something_else_is_recognized() -> None:
             await client.list()
         with pytest.raises(ServerError, match="answered 404: no run"):
             await client.list()
+
+
+async def test_redirects_are_not_followed_and_named() -> None:
+    """A proxy leads http to https, and a token must not be sent anywhere else."""
+    transport, asked = scripted([httpx.Response(301, text="<h1>Moved</h1>", headers={"Location": "https://server/"})])
+    async with connect(transport) as client:
+        with pytest.raises(
+            ServerError, match="answered 301: it leads to 'https://server/'; give the URL of the server"
+        ):
+            await client.list()
+    assert asked == ["GET"]
+
+
+PAGE = httpx.Response(200, text="<!doctype html><title>My shop</title>", headers={"Content-Type": "text/html"})
+
+
+@pytest.mark.parametrize("answer", [PAGE, httpx.Response(200, json={"status": "fine"}), httpx.Response(200, json=[1])])
+async def test_success_of_another_server_is_an_error_in_words(answer: httpx.Response, tmp_path: Path) -> None:
+    asked: list[Callable[[AsyncClient], Awaitable[object]]] = [
+        *(AsyncClient.describe, AsyncClient.start, AsyncClient.list, AsyncClient.list_apps),
+        *(lambda client: client.get("x"), lambda client: client.cancel("x"), lambda client: client.delete("x")),
+        *(lambda client: client.refine("x"), lambda client: client.list_refinements("x")),
+        lambda client: client.export("x", tmp_path / "copy"),
+        lambda client: anext(client.watch("x"), None),
+    ]
+    async with connect(httpx.MockTransport(lambda _: answer)) as client:
+        for ask in asked:
+            with pytest.raises(ServerError, match=r"answered with .*: it is not a promptiter server, or") as refused:
+                await ask(client)
+            assert refused.value.status == 200
+    assert not (tmp_path / "copy").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -12,7 +12,11 @@ from promptiter.errors import SetupError
 from promptiter.wording import join_names, shorten
 
 _PORTS = {"http": 80, "https": 443}
-_METADATA = ip_address("fd00:ec2::254")
+_METADATA = frozenset(
+    map(ip_address, ("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "100.100.100.200"))
+)
+"""Addresses that are not link-local where clouds serve credentials: AWS (twice), Google, Oracle, Alibaba."""
+_NAT64 = ip_network("64:ff9b::/96")
 
 _Place: TypeAlias = tuple[str, "int | None"]
 """A host, and a port of it; None for all its ports."""
@@ -91,6 +95,9 @@ def _is_link_local(host: str) -> bool:
         address = ip_address(host.partition("%")[0])
     except ValueError:  # a name
         return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_link_local
-    return address.is_link_local or address == _METADATA
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in _NAT64:
+            inner = IPv4Address(address.packed[-4:])
+        address = inner or address
+    return address.is_link_local or address in _METADATA

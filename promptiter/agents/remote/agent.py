@@ -149,10 +149,7 @@ class RemoteAgent:
 
     async def ask(self, method: str, path: str, body: bytes | None = None, *, timeout_s: float) -> ServiceReply:
         """Send a request to the agent."""
-        try:
-            headers = {name: expand_variables(value, os.environ) for name, value in self.headers.items()}
-        except ValueError as error:
-            raise SetupError(f"the headers of {name_service(self.url)}: {error}") from error
+        headers = self._expand_headers()
         if (gateway := find_active_gateway()) is not None:
             gateway.redactor.learn(secrets_of_headers(headers))
         if body is not None:
@@ -167,6 +164,20 @@ class RemoteAgent:
             max_bytes=self.max_output_bytes,
             hosts=self.hosts,
         )
+
+    def _expand_headers(self) -> dict[str, str]:
+        """The headers to send. A variable may come from a file whose last line has an end."""
+        try:
+            headers = {name: expand_variables(value, os.environ).strip() for name, value in self.headers.items()}
+        except ValueError as error:
+            raise SetupError(f"the headers of {name_service(self.url)}: {error}") from error
+        for name, value in headers.items():
+            if CONTROL.search(value):  # what would be raised for it shows the value
+                raise SetupError(
+                    f"the header {name!r} of {name_service(self.url)} contains a line break or another control "
+                    "character; correct its variable"
+                )
+        return headers
 
     async def _fetch_structure(self) -> str:
         reply = await self.ask("GET", "/structure", timeout_s=STRUCTURE_TIMEOUT_S)

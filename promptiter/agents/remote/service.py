@@ -12,9 +12,10 @@ import errno
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import orjson
 from pydantic import ValidationError
@@ -25,6 +26,7 @@ from promptiter.agents.remote.gateway_model import build_gateway
 from promptiter.agents.remote.messages import RunDocument, build_structure_document
 from promptiter.endpoint.http_messages import HttpAnswer, HttpRequest, RefusedRequestError
 from promptiter.endpoint.http_server import MAX_BODY, HttpServer
+from promptiter.endpoint.sessions import LOOPBACK
 from promptiter.errors import SetupError
 from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import Message
@@ -53,6 +55,11 @@ class AgentService:
         self.agent = agent
         self._gateway = gateway
         self._token = token
+
+    @property
+    def has_token(self) -> bool:
+        """Whether callers must send a token."""
+        return self._token is not None
 
     async def handle(self, request: HttpRequest) -> HttpAnswer:
         """Answer a request. An error of the agent is part of an answer with status 200."""
@@ -150,8 +157,11 @@ class AgentService:
 
 @asynccontextmanager
 async def serve_agent(service: AgentService, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serve an agent on an address while the block runs. Returns the address. Files that it writes are restored."""
-    server = HttpServer(service.handle)
+    """Serve an agent on an address while the block runs. Returns the address. Files that it writes are restored.
+
+    On loopback without a token, web pages in a browser of this machine are kept out.
+    """
+    server = HttpServer(_WithoutPages(service) if host in LOOPBACK and not service.has_token else service.handle)
     try:
         found = await server.start(host=host, port=port)
     except OSError as error:
@@ -164,6 +174,27 @@ async def serve_agent(service: AgentService, *, host: str = "127.0.0.1", port: i
     finally:
         await server.close()
         await restore_agent(service.agent)
+
+
+@dataclass(frozen=True, slots=True)
+class _WithoutPages:
+    """Refuses requests of web pages: they have an `Origin`, or the `Host` is a name that leads to this machine."""
+
+    service: AgentService
+
+    async def __call__(self, request: HttpRequest) -> HttpAnswer:
+        host = request.headers.get("host", "")
+        if "origin" not in request.headers and (not host or _get_name(host) in LOOPBACK):
+            return await self.service.handle(request)
+        message = "without a token, the agent answers programs under its loopback address only"
+        return HttpAnswer.of_json({"error": {"message": message}}, status=HTTPStatus.FORBIDDEN)
+
+
+def _get_name(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
 
 
 def _list_run(run: AgentRun) -> dict[str, Json]:

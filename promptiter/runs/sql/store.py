@@ -25,7 +25,7 @@ from promptiter.runs.app_names import check_app_name
 from promptiter.runs.artifacts import KeepTraces, list_failed_traces
 from promptiter.runs.header import RunHeader, parse_header
 from promptiter.runs.lock import LEASE_S, Holder
-from promptiter.runs.run_list import ListedStatus, RunPage, RunQuery, number_id, take_page
+from promptiter.runs.run_list import ListedStatus, RunPage, RunQuery, check_ended, number_id, take_page
 from promptiter.runs.sql.address import parse_address
 from promptiter.runs.sql.answers import SqlAnswers, read_account
 from promptiter.runs.sql.case_uses import SqlCaseUses
@@ -124,10 +124,17 @@ class SqlStore:
 
         await self._database.write_async(queue)
 
-    async def delete(self, run_id: str) -> None:
+    async def delete(self, run_id: str, *, only_ended: bool = False) -> None:
         def remove(connection: Connection) -> None:
             run_key = self._find(connection, run_id)
             self._keeper.refuse_held(connection, run_key, run_id)
+            if only_ended:
+                found = select(RUNS.c.status, RUNS.c.is_cancel_requested).where(RUNS.c.run_key == run_key)
+                row = connection.execute(found.with_for_update()).one_or_none()
+                if row is None:  # it was deleted just now
+                    raise self._is_unknown(run_id)
+                is_cancelled = bool(row.is_cancel_requested)
+                check_ended(run_id, find_status(row.status, is_held=False, is_cancelled=is_cancelled))
             for table in (RUNS, *PARTS_OF_A_RUN):
                 connection.execute(delete(table).where(table.c.run_key == run_key))
 

@@ -56,7 +56,12 @@ def test_other_hosts_are_refused(url: str, allowed: list[str] | None, message: s
 
 
 @pytest.mark.parametrize(
-    "host", ["169.254.169.254", "169.254.0.1", "[fe80::1]", "[::ffff:169.254.169.254]", "[fd00:ec2::254]"]
+    "host",
+    [
+        *("169.254.169.254", "169.254.0.1", "[fe80::1]", "[::ffff:169.254.169.254]", "[fd00:ec2::254]"),
+        *("[::ffff:a9fe:a9fe]", "[64:ff9b::169.254.169.254]", "[2002:a9fe:a9fe::]", "[fd20:ce::254]"),
+        *("100.100.100.200", "[::ffff:100.100.100.200]"),
+    ],
 )
 def test_link_local_addresses_must_be_listed_themselves(host: str) -> None:
     with pytest.raises(SetupError, match="link-local address, where clouds serve credentials"):

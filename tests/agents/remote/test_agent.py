@@ -295,6 +295,21 @@ async def test_variables_in_headers_are_sent_and_redacted_and_never_kept(monkeyp
         await agent.check_health()
 
 
+async def test_a_variable_with_a_line_break_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its end it is left out: the variable comes from a file. Inside it would begin another header."""
+    monkeypatch.setenv("DESK_TOKEN", "s3cret-of-the-desk\n")
+    script = ScriptedAgent(lambda _: fail(500, ""))
+    async with connect(script, headers={"Authorization": "Bearer ${DESK_TOKEN}"}) as agent:
+        await agent.run(CASE, Profile.baseline(agent.describe()))
+        assert {each["authorization"] for each in script.headers} == {"Bearer s3cret-of-the-desk"}
+        monkeypatch.setenv("DESK_TOKEN", "s3cret-of-the-desk\r\nX-Role: admin")
+        with pytest.raises(
+            SetupError, match=r"the header 'Authorization' of the service .+ contains a line"
+        ) as refused:
+            await agent.check_health()
+    assert "s3cret" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
@@ -168,6 +169,27 @@ async def test_callers_must_know_the_token(given: dict[str, str]) -> None:
     for method, path in (("GET", "/structure"), ("POST", "/runs"), ("GET", "/health")):
         assert (await send(service, method, path, request(Echo()), **given))[0] == 401
     assert (await send(service, "GET", "/structure", authorization="Bearer right-token"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:8789"}, 200),
+        ({"Host": "rebound.example"}, 403),
+        ({"Host": "[rebound"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+async def test_pages_in_a_browser_do_not_reach_an_agent_without_a_token(headers: dict[str, str], status: int) -> None:
+    async with serve_agent(AgentService(Echo())) as url, httpx.AsyncClient(base_url=url) as client:
+        assert (await client.get("/structure", headers=headers)).status_code == status
+        assert (await client.post("/runs", json=request(Echo()), headers=headers)).status_code == status
+    token = "a-long-enough-token"
+    async with serve_agent(AgentService(Echo(), token=token)) as url, httpx.AsyncClient(base_url=url) as client:
+        known = {**headers, "Authorization": f"Bearer {token}"}
+        assert (await client.get("/structure", headers=known)).status_code in (200, 400)
 
 
 def test_an_empty_token_and_what_is_not_an_agent_are_refused() -> None:
