@@ -49,7 +49,7 @@ class Changes:
     links: tuple[str, ...] = ()
     """Symbolic links that are new, or lead elsewhere."""
     special: tuple[str, ...] = ()
-    """Pipes, sockets and devices."""
+    """Pipes, sockets, devices, and folders whose content is unknown: too deep, or without the right to read them."""
 
     @property
     def paths(self) -> tuple[str, ...]:
