@@ -236,11 +236,10 @@ class _Copy:
 
 def build_plan(task: FileTask, workspace: Workspace, texts: Mapping[str, str]) -> CopyPlan:
     """The private copy of the workspace with a candidate in it."""
-    hidden = task.holdout.files if task.holdout is not None else ()
     return CopyPlan(
         root=task.root,
         files=workspace.encode(texts),
-        hidden=tuple(each for each in (*hidden, *task.logs) if (task.root / each).exists()),
+        hidden=tuple(each for each in task.hidden if (task.root / each).exists()),
         protected=tuple(each for each in task.protected if (task.root / each).exists()),
         disk_bytes=task.sandbox.disk_bytes,
         processes=task.sandbox.processes,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from promptiter.errors import CommandError, SetupError
 from promptiter.evaluation.scorer import ScoredProfile
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
+from promptiter.sandbox import find_sandbox
 from promptiter.tasks.files.file_scorer import FileScorer
 from promptiter.tasks.files.workspace import name_surface
 from traces import ExecutionTrace, Snapshot, Step
@@ -219,6 +221,59 @@ async def test_the_hold_out_is_hidden_from_the_runner_and_scored_by_case(tmp_pat
         with pytest.raises(CommandError, match="no case 'z'"):
             await scorer.score_holdout(profile, CONTEXT, "z")
     assert [each.scores[0].value for each in found] == [0.5, 1.0]
+
+
+@pytest.fixture
+def committed(tmp_path: Path) -> Path:
+    """A workspace in a repository, with a hold-out that was compiled and committed."""
+    folder = tmp_path / "repository" / "w"
+    (folder / "__pycache__").mkdir(parents=True)
+    (folder / "hold.py").write_text("import json; print(json.dumps({'score': 1}))  # SECRET")
+    (folder / "__pycache__" / "hold.cpython-311.pyc").write_text("SECRET")
+    git = ("git", "-C", str(folder.parent), "-c", "user.name=t", "-c", "user.email=t@t")
+    for command in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
+        subprocess.run([*git, *command], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["namespaces", "landlock"])
+async def test_nothing_tells_the_runner_what_is_in_the_hold_out(
+    committed: Path, kind: Literal["namespaces", "landlock"]
+) -> None:
+    """Its script, what Python compiled from it, and the history of the repository above the workspace."""
+    folder = committed
+    try:
+        find_sandbox(kind)
+    except SetupError as error:
+        pytest.skip(str(error))
+    runner = (
+        "import glob, pathlib, subprocess, sys\n"
+        f"folder = {str(folder)!r}\n"
+        "files = [*glob.glob('**/*', recursive=True), *glob.glob(folder + '/**/*', recursive=True)]\n"
+        "def read(file):\n"
+        "    try: return pathlib.Path(file).read_bytes()\n"
+        "    except OSError: return b''\n"
+        "found = [each for each in files if b'SECRET' in read(each) and not each.endswith('run.py')]\n"
+        "for start in ('.', folder):\n"
+        "    shown = subprocess.run(['git', '-C', start, 'show', 'HEAD:./hold.py'], capture_output=True)\n"
+        "    found += [shown.stdout] if b'SECRET' in shown.stdout else []\n"
+        "sys.exit(f'sees {found}' if found else 0)"
+    )
+    scorer = make(folder, script=runner, holdout={"command": "python hold.py"}, sandbox={"kind": kind})
+    assert scorer.task.holdout is not None
+    assert scorer.task.holdout.files == ("hold.py",)
+    profile = Profile.baseline(scorer.workspace.structure)
+    with Gateway().active():
+        await scorer.score(profile, CONTEXT)
+        assert (await scorer.score_holdout(profile, CONTEXT, "holdout")).scores[0].value == 1.0
+
+
+def test_scripts_that_others_need_are_not_hidden(tmp_path: Path) -> None:
+    scorer = make(tmp_path / "w", holdout={"command": "python score.py --all hold.json"})
+    (tmp_path / "w" / "hold.json").touch()
+    scorer = build_file_scorer(read_task_file(tmp_path / "w"))
+    assert scorer.task.holdout is not None
+    assert scorer.task.holdout.files == ("hold.json",)
 
 
 async def test_the_traces_of_the_runner_are_steps_before_the_measurement(tmp_path: Path) -> None:
