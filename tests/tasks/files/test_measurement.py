@@ -147,6 +147,11 @@ async def test_a_module_beside_the_scorer_is_tampering_and_is_named(tmp_path: Pa
         ("open('lib/read.py', 'w').write(FAKE)", "lib/read.py"),
         ("open('a.md', 'w').write('x' * 90)", "a.md"),
         ("os.remove('a.md'); os.symlink('score.py', 'a.md')", "a.md"),
+        ("os.remove('a.md'); os.mkfifo('a.md')", "a.md"),
+        ("open('text', 'w').write(FAKE); os.symlink('text', 'json.py')", "json.py"),
+        ("os.makedirs('out/in'); open('out/in/__init__.py', 'w').write(FAKE); os.symlink('out/in', 'json')", "json"),
+        ("os.remove('lib/read.py')", "lib/read.py"),
+        ("os.mkdir('new'); open('new/conftest.py', 'w').write(FAKE)", "new/conftest.py"),
     ],
 )
 async def test_a_runner_that_fools_the_scorer_is_found(tmp_path: Path, attack: str, named: str) -> None:
@@ -158,6 +163,20 @@ async def test_a_runner_that_fools_the_scorer_is_found(tmp_path: Path, attack: s
     found = await measure(scorer, "a longer text")
     assert found.figures["tampered_files"] == 1
     assert f"the commands changed protected files: {named}" in found.scores[0].reason
+
+
+@pytest.mark.parametrize("command", ["python -m checks.score", "checks.score:measure"])
+async def test_modules_where_a_module_is_started_are_found(tmp_path: Path, command: str) -> None:
+    """Python looks for modules in the working directory first, before the folder of the scorer."""
+    (tmp_path / "w" / "checks").mkdir(parents=True)
+    (tmp_path / "w" / "checks" / "score.py").write_text(
+        "def measure(folder):\n    return 1\nif __name__ == '__main__':\n    print('{\"score\": 1}')\n"
+    )
+    is_function = ":" in command
+    keys = {"type": "python", "function": command} if is_function else {"command": command}
+    runner = "if len(open('a.md').read()) > 9: open('colorsys.py', 'w').write('x = 1')"
+    found = await measure(make(tmp_path / "w", script=runner, scorer=keys), "a longer text")
+    assert "the commands changed protected files: colorsys.py" in found.scores[0].reason
 
 
 async def test_a_scorer_that_fails_after_the_runner_changed_its_files_names_them(tmp_path: Path) -> None:
