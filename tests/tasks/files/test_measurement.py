@@ -168,14 +168,15 @@ async def test_a_runner_that_fools_the_scorer_is_found(tmp_path: Path, attack: s
 @pytest.mark.parametrize("command", ["python -m checks.score", "checks.score:measure"])
 async def test_modules_where_a_module_is_started_are_found(tmp_path: Path, command: str) -> None:
     """Python looks for modules in the working directory first, before the folder of the scorer."""
-    (tmp_path / "w" / "checks").mkdir(parents=True)
-    (tmp_path / "w" / "checks" / "score.py").write_text(
+    folder = tmp_path / "w"
+    (folder / "checks").mkdir(parents=True)
+    (folder / "checks" / "score.py").write_text(
         "def measure(folder):\n    return 1\nif __name__ == '__main__':\n    print('{\"score\": 1}')\n"
     )
     is_function = ":" in command
     keys = {"type": "python", "function": command} if is_function else {"command": command}
-    runner = "if len(open('a.md').read()) > 9: open('colorsys.py', 'w').write('x = 1')"
-    found = await measure(make(tmp_path / "w", script=runner, scorer=keys), "a longer text")
+    (folder / "checks" / "run.py").write_text("if len(open('a.md').read()) > 9: open('colorsys.py', 'w').write('')")
+    found = await measure(make(folder, runner={"command": "python checks/run.py"}, scorer=keys), "a longer text")
     assert "the commands changed protected files: colorsys.py" in found.scores[0].reason
 
 
