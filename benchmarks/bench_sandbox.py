@@ -24,7 +24,7 @@ from statistics import median
 from benchmarks.measure import format_goal
 from promptiter.errors import SetupError
 from promptiter.sandbox import CopyPlan, Sandbox, find_sandbox
-from promptiter.sandbox.supervisor.copying import can_reflink
+from promptiter.sandbox.supervisor.copying import reflink
 
 FILES, FOLDERS, FILE_BYTES = 10_000, 100, 200_000
 GOAL_S = 1.0
@@ -43,7 +43,7 @@ def main() -> None:
 def report(folder: Path, *, quick: bool) -> None:
     root, files = folder / "workspace", FILES // 10 if quick else FILES
     make_workspace(root, files)
-    has_reflinks = "reflinks" if can_reflink(str(folder)) else "no reflinks on this file system"
+    has_reflinks = "reflinks" if can_reflink(folder) else "no reflinks on this file system"
     print(f"{files:,} files, {files * FILE_BYTES / 1e9:.1f} GB, {has_reflinks}; the median of {TRIES} tries, in ms\n")
     print(f"{'':34}{''.join(f'{step:>9}' for step in STEPS)}{'total':>9}")
     total_s = 0.0
@@ -61,6 +61,17 @@ def report(folder: Path, *, quick: bool) -> None:
     print(f"{'shutil.copytree, rmtree':34}{'':45}{measure_seconds(lambda: copy_plainly(root, folder)) * 1000:9.0f}\n")
     if total_s and not quick:
         print(format_goal("a candidate with an overlay, in seconds", total_s, GOAL_S))
+
+
+def can_reflink(folder: Path) -> bool:
+    """Whether files of a folder can be copied without copying their content."""
+    with (
+        tempfile.TemporaryFile(dir=folder) as first,
+        tempfile.TemporaryFile(dir=folder) as second,
+    ):
+        first.write(b"0" * 4096)
+        first.flush()
+        return reflink(first.fileno(), second.fileno())
 
 
 def make_workspace(root: Path, files: int) -> None:

@@ -14,10 +14,10 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyPlan:
-    """A copy of the folder `root`, with other `files`. All paths are relative to it, with `/` between names.
+    """A copy of the folder `root`, with other `files`. Paths are relative to it, with `/` between names.
 
-    Commands cannot see what is `hidden`, nor change what is `protected`. They may write `disk_bytes` in all, and run
-    this many processes at a time. `memory_bytes` limits the address space of each.
+    Commands cannot see what is `hidden`, which may be absolute paths too, nor change what is `protected`. They may
+    write `disk_bytes` in all, and run this many processes at a time. `memory_bytes` limits the address space of each.
     """
 
     root: Path
@@ -37,7 +37,8 @@ class CopyPlan:
         for name, paths in (("hidden", self.hidden), ("protected", self.protected), ("files", tuple(self.files))):
             check_items(name, paths, str, wanted="relative paths")
             for path in paths:
-                check_relative(name, path)
+                if name != "hidden" or not path.startswith("/"):
+                    check_relative(name, path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class Changes:
     links: tuple[str, ...] = ()
     """Symbolic links that are new, or lead elsewhere."""
     special: tuple[str, ...] = ()
-    """Pipes, sockets and devices."""
+    """Pipes, sockets, devices, and folders whose content is unknown: too deep, or without the right to read them."""
 
     @property
     def paths(self) -> tuple[str, ...]:

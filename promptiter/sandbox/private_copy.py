@@ -115,7 +115,10 @@ class PrivateCopy:
         if how == "processes":
             return f"{name} started more than {self._plan.processes} processes; it was ended"
         if how == "quota":
-            return f"{name} wrote more than {self._plan.disk_bytes:,} bytes to its copy; it was ended"
+            return (
+                f"{name} wrote more than {self._plan.disk_bytes:,} bytes to its copy, or made a folder that cannot be "
+                "measured; it was ended"
+            )
         return _describe_start(command, answer["code"])
 
 

@@ -27,9 +27,9 @@ MAX_FILE_BYTES = 1_000_000
 class EditWorkspace:
     """A folder, and which of its files are `artifacts`: surfaces of the type file of one node, by their paths.
 
-    All paths are relative to `root`. A command cannot see the `hidden` ones, such as a hold-out, nor change the
-    `protected` ones. What it changes in folders with an `ignored` name does not count. The other fields are those of
-    the private copy.
+    Paths are relative to `root`. A command cannot see the `hidden` ones, such as a hold-out, which may be absolute too,
+    nor change the `protected` ones. What it changes in folders with an `ignored` name does not count. The other fields
+    are those of the private copy.
     """
 
     root: str | os.PathLike[str]
@@ -50,7 +50,8 @@ class EditWorkspace:
             raise SetupError("the workspace of a mutator has no artifacts; name the files that it may edit")
         for name in ("artifacts", "hidden", "protected"):
             for path in getattr(self, name):
-                check_relative(f"{name} of the workspace", path)
+                if name != "hidden" or not path.startswith("/"):
+                    check_relative(f"{name} of the workspace", path)
 
     @property
     def folder(self) -> Path:

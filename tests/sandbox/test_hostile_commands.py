@@ -125,6 +125,7 @@ attempt("fxattr", lambda: os.setxattr(os.open(victim, os.O_RDONLY), "user.evil",
 attempt("link", lambda: (os.symlink(victim, "link"), os.chmod("link", 0o777)))
 import fcntl, struct
 attempt("flags", lambda: fcntl.ioctl(os.open(victim, os.O_RDONLY), 0x40086602, struct.pack("l", 0x40)))
+attempt("version", lambda: fcntl.ioctl(os.open(victim, os.O_RDONLY), 0x40087602, struct.pack("l", 7)))
 """
     assert await attack(protection, surroundings, code) == []
 
@@ -330,6 +331,21 @@ socket.create_connection(("127.0.0.1", {server.getsockname()[1]}), timeout=5)
             refused = await run_python(copy, code)
             assert refused.code != 0
             assert b"Error" in refused.stderr
+
+
+async def test_without_a_network_nothing_beyond_the_machine_can_be_reached(
+    protection: Sandbox, workspace: Path
+) -> None:
+    """A virtual machine reaches its host by sockets that belong to no namespace."""
+    code = """
+import socket
+try:
+    socket.socket(40, socket.SOCK_STREAM)
+except OSError:
+    print("refused")
+"""
+    async with protection.open(CopyPlan(root=workspace, network=False)) as copy:
+        assert (await run_python(copy, code)).stdout == b"refused\n"
 
 
 @pytest.mark.parametrize("protection", ["namespaces"], indirect=True)

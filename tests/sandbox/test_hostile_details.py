@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import socket
 import tempfile
 from contextlib import ExitStack
@@ -87,6 +88,36 @@ for ring in (-3, -4, -5):
     assert await attack(protection, surroundings, code) == []
 
 
+async def test_shared_memory_of_others(protection: Sandbox, surroundings: Surroundings) -> None:
+    """A number is all that a command needs to use memory that another process of the user shares."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.shmat.restype = ctypes.c_void_p
+    number = libc.shmget(0, 4096, 0o600)
+    assert number >= 0
+    memory = libc.shmat(number, None, 0)
+    try:
+        code = f"""
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+def change():
+    memory = libc.shmat({number}, None, 0)
+    if memory == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "shmat")
+    ctypes.memmove(memory, b"evil", 4)
+def remove():
+    if libc.shmctl({number}, 0, None):
+        raise OSError(ctypes.get_errno(), "shmctl")
+attempt("change", change)
+attempt("remove", remove)
+"""
+        assert await attack(protection, surroundings, code) == []
+        assert ctypes.string_at(memory, 4) == bytes(4)
+    finally:
+        libc.shmdt(ctypes.c_void_p(memory))
+        assert libc.shmctl(number, 0, None) == 0
+
+
 async def test_datagrams_to_services(protection: Sandbox, surroundings: Surroundings) -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=Path.home(), prefix="promptiter-test-"))
@@ -94,10 +125,11 @@ async def test_datagrams_to_services(protection: Sandbox, surroundings: Surround
         service.bind(f"{folder}/service")
         service.setblocking(False)
         code = f"""
-def send():
-    first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+def send(kind):
+    first, second = socket.socketpair(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
     first.sendto(b"evil", {folder + "/service"!r})
-attempt("datagram", send)
+attempt("datagram", send, socket.SOCK_DGRAM)
+attempt("raw", send, socket.SOCK_RAW)
 """
         assert await attack(protection, surroundings, code) == []
         with pytest.raises(BlockingIOError):

@@ -226,6 +226,19 @@ async def test_a_deep_tree(sandbox: Sandbox, workspace: Path) -> None:
                 await run_python(copy, code)
 
 
+async def test_folders_that_cannot_be_read(sandbox: Sandbox, workspace: Path) -> None:
+    """What a command writes there could not be counted. Root reads every folder."""
+    script = "mkdir secret; echo x > secret/file; chmod 000 secret"
+    async with sandbox.open(CopyPlan(root=workspace)) as copy:
+        if os.getuid() == 0 or sandbox.kind == "namespaces":
+            await run_shell(copy, script)
+            assert (await copy.list_changes()).written == ("secret/file",)
+        else:
+            with pytest.raises(CommandError, match="or made a folder that cannot be measured"):
+                await run_shell(copy, script)
+            assert (await copy.list_changes()).special == ("secret",)
+
+
 async def test_a_virtual_environment_in_the_workspace(sandbox: Sandbox, workspace: Path) -> None:
     """Its interpreter is a link out of the workspace, and its scripts name it by its absolute path."""
     (workspace / ".venv" / "bin").mkdir(parents=True)

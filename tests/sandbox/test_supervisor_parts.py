@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from promptiter.agents.black_box.private_files import NEW, PREFIX
 from promptiter.sandbox.protocol import read_message, write_message
 from promptiter.sandbox.supervisor.aliases import Mount, find_aliases, read_mounts
 from promptiter.sandbox.supervisor.changes import compare_copy, find_differences, take_snapshot
 from promptiter.sandbox.supervisor.copying import copy_tree
+from promptiter.sandbox.supervisor.folder_copy import PRIVATE
 from promptiter.sandbox.supervisor.landlock import list_readable
 
 
@@ -34,6 +36,11 @@ def test_half_a_message_is_the_end() -> None:
     with pytest.raises(EOFError):
         read_message(reading)
     os.close(reading)
+
+
+def test_the_supervisor_knows_the_names_of_private_folders() -> None:
+    """It cannot import them: that would take as long as the rest of its start."""
+    assert PRIVATE == (PREFIX, NEW)
 
 
 def test_everything_but_the_hidden_paths_is_readable(tmp_path: Path) -> None:

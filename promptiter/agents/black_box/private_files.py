@@ -19,7 +19,7 @@ from urllib.parse import quote
 from promptiter.agents.black_box.removal import remove_tree
 
 PREFIX = "promptiter-private-"
-_NEW = "promptiter-new-"
+NEW = "promptiter-new-"
 _FRESH_S = 60.0
 """A younger folder without its name may not be locked yet."""
 
@@ -28,11 +28,11 @@ _FRESH_S = 60.0
 def make_private_folder() -> Iterator[Path]:
     """A folder that only this user can read, for as long as the block."""
     _remove_abandoned(tempfile.gettempdir())
-    new = Path(tempfile.mkdtemp(prefix=_NEW))  # 0700
+    new = Path(tempfile.mkdtemp(prefix=NEW))  # 0700
     handle = os.open(new, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        folder = new.rename(new.with_name(f"{PREFIX}{new.name.removeprefix(_NEW)}"))
+        folder = new.rename(new.with_name(f"{PREFIX}{new.name.removeprefix(NEW)}"))
         try:
             yield folder
         finally:
@@ -60,7 +60,7 @@ def write_private_files(texts: Mapping[str, str]) -> Iterator[dict[str, Path]]:
 @cache
 def _remove_abandoned(parent: str) -> None:
     """Remove the folders of processes that were killed; once in each process."""
-    for prefix, age_s in ((PREFIX, 0.0), (_NEW, _FRESH_S)):
+    for prefix, age_s in ((PREFIX, 0.0), (NEW, _FRESH_S)):
         for folder in Path(parent).glob(f"{prefix}*"):
             with suppress(OSError):  # another user's, in use, or removed meanwhile
                 if time.time() - folder.lstat().st_mtime >= age_s:

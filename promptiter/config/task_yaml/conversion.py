@@ -114,7 +114,6 @@ def _convert_command(found: TaskDocument) -> dict[str, Json]:
     """The command that edits, and the private copy of the workspace that it works in."""
     given, task, mutation = found.given, found.task, found.given.mutation
     command = mutation.command
-    hidden = () if task.holdout is None else task.holdout.files
     return {
         "command": shlex.split(command) if isinstance(command, str) else command,
         "timeout_s": mutation.timeout_seconds,
@@ -123,7 +122,7 @@ def _convert_command(found: TaskDocument) -> dict[str, Json]:
         "workspace": {
             "root": str(task.root),
             "artifacts": list(open_workspace(task).paths),
-            "hidden": [*hidden, *task.logs],
+            "hidden": list(task.hidden),
             "protected": list(task.protected),
             "disk_bytes": task.sandbox.disk_bytes,
             "processes": task.sandbox.processes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -15,6 +15,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.llm.secret_fields import expand_variables
 from promptiter.sandbox.plan import MEBIBYTE
+from promptiter.tasks.files.disclosure import find_disclosures
 from promptiter.tasks.files.globs import find_escape, has_wildcard, list_files, matches
 from promptiter.tasks.files.python_scorer import build_command
 from promptiter.tasks.files.task import (
@@ -118,11 +119,8 @@ class _TaskBuilder:
             self._build_scorer(each, f"scorer[{at}]", default=metric) for at, each in enumerate(given.scorers)
         )
         runner = None if given.runner is None else self._build_command(given.runner, "runner")
-        holdout = self._build_holdout(metric)
-        commands = [*([runner] if runner else []), *(each.command for each in scorers)]
-        if holdout is not None:
-            commands.append(holdout.scorer.command)
-        functions = [each.function for each in (*scorers, *([holdout.scorer] if holdout else [])) if each.function]
+        scripts = set(self._list_scripts(runner, scorers, artifacts))
+        holdout = self._build_holdout(metric, scripts, artifacts)
         return FileTask(
             id=given.id,
             folder=self.folder,
@@ -144,8 +142,9 @@ class _TaskBuilder:
                 for each in given.policy.tie_breakers
             ),
             guards=self._build_guards(),
-            protected=tuple(sorted(set(self._list_protected(commands, functions, artifacts)))),
+            protected=tuple(sorted({*scripts, *self._list_protected(holdout, artifacts)})),
             logs=tuple(self._list_logs()),
+            disclosures=() if holdout is None else find_disclosures(self.root, holdout.files),
             sandbox=TaskSandbox(
                 kind=given.sandbox.kind,
                 disk_bytes=given.sandbox.disk_mb * MEBIBYTE,
@@ -207,7 +206,8 @@ class _TaskBuilder:
             fields=fields,
         )
 
-    def _build_holdout(self, metric: str) -> TaskHoldout | None:
+    def _build_holdout(self, metric: str, scripts: Collection[str], artifacts: Artifacts) -> TaskHoldout | None:
+        """The hold-out. Its own scripts are hidden as its files are, but not `scripts` that others need."""
         block = self.given.holdout
         if block is None:
             return None
@@ -220,9 +220,9 @@ class _TaskBuilder:
                 )
         files = [path.rstrip("/") for path in block.files if not has_wildcard(path)]
         files += list_files(self.root, [path for path in block.files if has_wildcard(path)])
-        return TaskHoldout(
-            scorer=self._build_scorer(block, "holdout", default=metric), cases=tuple(block.cases), files=tuple(files)
-        )
+        scorer = self._build_scorer(block, "holdout", default=metric)
+        files += sorted(set(self._list_scripts(None, (scorer,), artifacts)).difference(scripts, files))
+        return TaskHoldout(scorer=scorer, cases=tuple(block.cases), files=tuple(files))
 
     def _build_judge(self, block: JudgeBlock, at: int) -> TaskJudge:
         file = self.folder / (block.rubric or RUBRIC)
@@ -254,15 +254,23 @@ class _TaskBuilder:
         except UnicodeDecodeError as error:
             raise SetupError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
 
-    def _list_protected(self, commands: list[TaskCommand], functions: list[str], artifacts: Artifacts) -> Iterator[str]:
-        """The files that commands name, the rubric, this file, and those of `protected`, as far as none may change."""
-        for command in commands:
+    def _list_scripts(
+        self, runner: TaskCommand | None, scorers: Iterable[TaskScorer], artifacts: Artifacts
+    ) -> Iterator[str]:
+        """The files that commands and functions name, as far as none may change."""
+        functions = [each.function for each in scorers if each.function]
+        for command in (*((runner,) if runner else ()), *(each.command for each in scorers)):
             words = [part for argument in command.arguments for part in argument.split()]
             modules = [each.replace(".", "/") for option, each in pairwise(words) if option == "-m"]
             for each in (*words, *(f"{module}{end}" for module in modules for end in _MODULE_FILES)):
                 yield from self._protect(PurePosixPath(command.cwd, each).as_posix(), artifacts)
         for function in functions:
             yield from self._protect(f"{function.partition(':')[0].replace('.', '/')}.py", artifacts)
+
+    def _list_protected(self, holdout: TaskHoldout | None, artifacts: Artifacts) -> Iterator[str]:
+        """The scripts of the hold-out, the rubric, this file, and those of `protected`, as far as none may change."""
+        if holdout is not None:
+            yield from self._list_scripts(None, (holdout.scorer,), artifacts)
         for name in (self.file.name, RUBRIC):
             place = self.folder / name
             if place.is_relative_to(self.root):

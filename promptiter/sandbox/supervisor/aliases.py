@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import NamedTuple
 
 from promptiter.sandbox.supervisor.changes import walk_files
@@ -49,9 +49,14 @@ def find_aliases(path: str, mounts: list[Mount]) -> list[str]:
     return sorted(found)
 
 
-def find_hidden(root: str, paths: Iterable[str]) -> list[str]:
-    """The real paths of what is to be hidden: what links lead to, and other hard links in the same folder, included."""
-    found = {each for path in paths for each in (f"{root}/{path}", os.path.realpath(f"{root}/{path}"))}
+def find_hidden(root: str, paths: Collection[str]) -> list[str]:
+    """The real paths of what is to be hidden: what links lead to, and other hard links in the same folder, included.
+
+    Absolute paths are repositories: what is in them may have many hard links, but none that matters.
+    """
+    absolute = {os.path.realpath(path) for path in paths if path.startswith("/")}
+    places = [f"{root}/{path}" for path in paths if not path.startswith("/")]
+    found = {each for place in places for each in (place, os.path.realpath(place))}
     inodes = {
         (status.st_dev, status.st_ino)
         for place in found
@@ -60,7 +65,7 @@ def find_hidden(root: str, paths: Iterable[str]) -> list[str]:
     }
     if inodes:
         found |= {f"{root}/{name}" for name, each in walk_files(root) if (each.st_dev, each.st_ino) in inodes}
-    return sorted(found)
+    return sorted(found | absolute)
 
 
 def _find_below(path: str, folder: str) -> str | None:

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Collection, Iterator, Mapping
 
-from promptiter.sandbox.supervisor.files import find_mode, have_same_content
+from promptiter.sandbox.supervisor.files import find_mode, find_status, have_same_content
 
 MAX_CHANGES = 100_000
 """More than this many changed files are an error."""
@@ -60,7 +60,9 @@ def sign(found: os.stat_result) -> Signature:
 
 
 def walk_files(root: str, *, with_folders: bool = False) -> Iterator[tuple[str, os.stat_result]]:
-    """All entries but folders, with relative paths. Does not follow links. Folders that are too deep are entries.
+    """All entries but folders, with relative paths. Does not follow links.
+
+    Folders that are too deep, or that cannot be read, are entries: anything may be in them.
 
     Paths of other folders, if they are wanted, end with `/`.
     """
@@ -69,7 +71,11 @@ def walk_files(root: str, *, with_folders: bool = False) -> Iterator[tuple[str, 
         folder = folders.pop()
         try:
             entries = list(os.scandir(f"{root}/{folder}"))
-        except (PermissionError, FileNotFoundError, NotADirectoryError):
+        except PermissionError:
+            if (unreadable := find_status(f"{root}/{folder}")) is not None:
+                yield folder.rstrip("/") or ".", unreadable
+            continue
+        except (FileNotFoundError, NotADirectoryError):
             continue
         for entry in entries:
             path = f"{folder}{entry.name}"

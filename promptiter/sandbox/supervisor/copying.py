@@ -1,4 +1,4 @@
-"""A copy of a folder, by reflinks where the file system has them, and the removal of one that a command wrote to."""
+"""A copy of a folder, by reflinks where the file system has them."""
 
 from __future__ import annotations
 
@@ -61,22 +61,6 @@ def copy_file(source: str, target: str) -> None:
         finally:
             os.close(reading)
             os.close(writing)
-
-
-def can_reflink(folder: str) -> bool:
-    """Whether files of a folder can be copied without copying their content."""
-    names = [f"{folder}/.promptiter-{os.getpid()}-{number}" for number in range(2)]
-    handles = []
-    try:
-        handles = [os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600) for name in names]
-        os.write(handles[0], b"0" * 4096)
-        return reflink(handles[0], handles[1])
-    except OSError:
-        return False
-    finally:
-        for handle, name in zip(handles, names, strict=False):
-            os.close(handle)
-            os.unlink(name)
 
 
 def _copy_content(reading: int, writing: int) -> None:

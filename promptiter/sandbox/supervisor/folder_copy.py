@@ -19,7 +19,8 @@ from promptiter.sandbox.supervisor.rights import Rights, count_threads_of_user
 from promptiter.sandbox.supervisor.seccomp import has_filter
 from promptiter.sandbox.supervisor.view import DEVICES, SCRATCH, find_entries
 
-PRIVATE = "promptiter-private-"
+PRIVATE = ("promptiter-private-", "promptiter-new-")
+"""What the names of private folders begin with (`private_files`): those of other copies are beside this one."""
 _DEVICE_FILES = tuple(f"/dev/{name}" for name in DEVICES)
 
 

@@ -22,6 +22,9 @@ _MAKE_AND_REMOVE = sum(1 << bit for bit in range(4, 13))
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 
+TRUNCATE_ABI = 3
+"""From this version on, it covers files that are emptied without being opened for writing."""
+
 SIGNAL_ABI = 6
 """From this version on, a command cannot signal the processes of others."""
 
@@ -40,7 +43,9 @@ class Ruleset:
     def __init__(self, *, writable: Iterable[str], readable: Iterable[str] | None = None, network: bool = True) -> None:
         abi = read_abi()
         known = _MAKE_AND_REMOVE | _WRITE_FILE | (_READ if readable is not None else 0)
-        known |= (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0) | (_IOCTL_DEV if abi >= 5 else 0)
+        known |= (
+            (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= TRUNCATE_ABI else 0) | (_IOCTL_DEV if abi >= 5 else 0)
+        )
         ports, scopes = (0 if network else 3) if abi >= 4 else 0, 3 if abi >= SIGNAL_ABI else 0
         attributes = struct.pack("=QQQ", known, ports, scopes)
         attributes = attributes[: 8 if abi < 4 else 16 if abi < SIGNAL_ABI else 24]

@@ -70,7 +70,8 @@ class MountedCopy:
             processes=self._request.processes + 2,  # and this one, and its parent
             file_bytes=self._request.disk_bytes,
             memory_bytes=self._request.memory_bytes,
-            filtered="keys" if has_filter() else "",
+            filtered="shared" if has_filter() else "",
+            network=self._request.network,
         )
         return Restrictions(
             apply=rights.apply,

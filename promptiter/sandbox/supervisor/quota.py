@@ -11,6 +11,8 @@ from promptiter.sandbox.supervisor.processes import measure_deleted
 _LOOK_S = 0.3
 _BYTES_PER_FILE = 4096
 """What a small file counts for."""
+_BYTES_UNKNOWN = 1 << 50
+"""What a folder counts for that is too deep, or that cannot be read: more than any quota."""
 
 
 class Quota:
@@ -37,7 +39,7 @@ class Quota:
         started = time.monotonic()
         used = measure_deleted(self._folder)
         for path, found in walk_files(self._folder, with_folders=True):
-            is_too_deep = stat.S_ISDIR(found.st_mode) and not path.endswith("/")
-            used += self._max_bytes if is_too_deep else max(found.st_blocks * 512, _BYTES_PER_FILE)
+            is_unknown = stat.S_ISDIR(found.st_mode) and not path.endswith("/")
+            used += _BYTES_UNKNOWN if is_unknown else max(found.st_blocks * 512, _BYTES_PER_FILE)
         self._next = time.monotonic() + max(_LOOK_S, 10 * (time.monotonic() - started))
         return used

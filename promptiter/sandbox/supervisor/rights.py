@@ -9,7 +9,7 @@ import sys
 from typing import NamedTuple
 
 from promptiter.sandbox.supervisor.landlock import Ruleset
-from promptiter.sandbox.supervisor.seccomp import install_filter, install_key_filter
+from promptiter.sandbox.supervisor.seccomp import install_filter, install_shared_filter
 from promptiter.sandbox.supervisor.syscalls import (
     CAP_DAC_OVERRIDE,
     CAP_FOWNER,
@@ -32,7 +32,7 @@ class Rights(NamedTuple):
     file_bytes: int
     memory_bytes: int | None
     filtered: str = ""
-    """Which calls a filter refuses: "all" that are not of a copy, those for "keys", or none."""
+    """Which calls a filter refuses: "all" that are not of a copy, those for what namespaces have "shared", or none."""
     network: bool = True
 
     def apply(self) -> int:
@@ -55,8 +55,8 @@ class Rights(NamedTuple):
             prctl(PR_SET_NO_NEW_PRIVS, 1)
         if self.ruleset is not None:
             self.ruleset.apply()
-        if self.filtered == "keys":
-            install_key_filter()
+        if self.filtered == "shared":
+            install_shared_filter(network=self.network)
         return install_filter(network=self.network) if self.filtered == "all" else -1
 
 

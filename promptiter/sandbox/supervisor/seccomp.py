@@ -1,7 +1,8 @@
-"""A filter of system calls for what Landlock does not cover: modes and times of files, sockets, other processes.
+"""Filters of system calls for what Landlock and namespaces do not cover.
 
-Changes of modes, owners and times wait until the supervisor has made them, or refused (`attributes`). Others are
-refused at once. https://docs.kernel.org/userspace-api/seccomp_filter.html
+With Landlock: modes and times of files, sockets, shared memory, other processes. Changes of modes, owners and times
+wait until the supervisor has made them, or refused (`attributes`). Others are refused at once. With namespaces: the
+kernel's keys, and networks that have no namespace. https://docs.kernel.org/userspace-api/seccomp_filter.html
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from promptiter.sandbox.supervisor.landlock import TRUNCATE_ABI, read_abi
 from promptiter.sandbox.supervisor.syscalls import call
 
 ATTRIBUTE_CALLS = {
@@ -27,41 +29,67 @@ ATTRIBUTE_CALLS = {
 
 
 class _Machine(NamedTuple):
-    """Numbers that differ between machines."""
+    """Numbers that differ between machines.
+
+    `opens` come with the position of their flags. `of_processes` name a process first, `of_groups` second: first, they
+    say what it is, and the number for all processes of a user comes with them.
+    """
 
     audit: int
     seccomp: int
     socket: int
     socketpair: int
     ioctl: int
-    prlimit: int
-    setpriority: int
-    ioprio_set: int
+    truncate: int
+    opens: tuple[tuple[int, int], ...]
+    of_processes: tuple[int, ...]
+    of_groups: tuple[tuple[int, int], ...]
     set_xattrs: tuple[int, ...]
     ipc: tuple[int, ...]
     keys: tuple[int, ...]
 
 
 _MACHINES = {
-    "x86_64": _Machine(0xC000003E, 317, 41, 53, 16, 302, 141, 251, (188, 189, 190, 197, 198, 199), (29, 64, 68, 240),
-                       (248, 249, 250)),
-    "aarch64": _Machine(0xC00000B7, 277, 198, 199, 29, 261, 140, 30, (5, 6, 7, 14, 15, 16), (194, 190, 186, 180),
-                        (217, 218, 219)),
+    "x86_64": _Machine(
+        audit=0xC000003E, seccomp=317, socket=41, socketpair=53, ioctl=16, truncate=76,
+        opens=((2, 1), (257, 2)),  # open, openat
+        of_processes=(302, 142, 144, 314),  # prlimit64, sched_setparam, sched_setscheduler, sched_setattr
+        of_groups=((141, 2), (251, 3)),  # setpriority, ioprio_set
+        set_xattrs=(188, 189, 190, 197, 198, 199),
+        ipc=(29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241),  # shm, sem and msg calls, mq_open, mq_unlink
+        keys=(248, 249, 250),
+    ),
+    "aarch64": _Machine(
+        audit=0xC00000B7, seccomp=277, socket=198, socketpair=199, ioctl=29, truncate=45,
+        opens=((56, 2),),
+        of_processes=(261, 118, 119, 274),
+        of_groups=((140, 2), (30, 3)),
+        set_xattrs=(5, 6, 7, 14, 15, 16),
+        ipc=(194, 196, 195, 190, 193, 191, 186, 189, 188, 187, 192, 180, 181),
+        keys=(217, 218, 219),
+    ),
 }  # fmt: skip
 
 _NEW_ATTRIBUTE_CALLS = (463, 466, 469)
 """setxattrat, removexattrat, file_setattr: programs use the older ones if a kernel does not have these."""
 _IO_URING = 425
 """Its operations pass no filter."""
-_SET_FLAGS = (0x40086602, 0x401C5820)
+_OPENAT2 = 437
+"""Its flags are in memory, where no filter can read them."""
 _X32 = 0x40000000
+
+_FILE_SYSTEM_IOCTLS = (0x5800, 0x6600, 0x7600, 0x9400, 0xBC00, 0xF500)
+"""By the second byte: flags, versions, encryption, subvolumes. Many work on files that are only open for reading."""
+_HARMLESS_IOCTLS = (0x80086601, 0x80087601, 0x801C581F, 0xC020660B, 0x40049409, 0x4020940D)
+"""Those that read flags, version and extents, and reflinks, whose target has to be open for writing."""
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN, _AND = 0x20, 0x15, 0x35, 0x06, 0x54
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 _ALLOW, _ASK, _REFUSE = 0x7FFF0000, 0x7FC00000, 0x00050000
 _SET_FILTER, _NEW_LISTENER = 1, 8
-_AF_UNIX = 1
-_SOCK_DGRAM, _SOCK_TYPES = 2, 0xF
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_SOCK_STREAM, _SOCK_SEQPACKET = 1, 5
+_ALL_BITS = 0xFFFFFFFF
 
 
 class _Block(NamedTuple):
@@ -81,32 +109,36 @@ def install_filter(*, network: bool) -> int:
 
     no_new_privs has to be set.
     """
-    machine = os.uname().machine
-    blocks = _list_blocks(machine, _MACHINES[machine], network=network)
+    blocks = _list_blocks(os.uname().machine, network=network)
     how = (ctypes.c_ulong(_SET_FILTER), ctypes.c_ulong(_NEW_LISTENER))
     return _install(blocks, how)
 
 
-def install_key_filter() -> None:
-    """Refuse all calls for keys: keyrings of the kernel belong to no namespace, so a command could change those of its
-    user.
+def install_shared_filter(*, network: bool) -> None:
+    """Refuse calls for what all namespaces share, or what the namespaces of this process should not reach.
 
-    no_new_privs has to be set.
+    Keyrings of the kernel belong to no namespace, so a command could change those of its user. Some networks have no
+    namespace either, such as that of a virtual machine and its host. no_new_privs has to be set.
     """
-    blocks = _refuse_calls(_MACHINES[os.uname().machine].keys, errno.EACCES)
+    machine = _MACHINES[os.uname().machine]
+    blocks = _refuse_calls(machine.keys, errno.EACCES)
+    if not network:
+        families = (_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
+        allowed = _choose((0, _ALL_BITS, families, _ALLOW), otherwise=_REFUSE | errno.EAFNOSUPPORT)
+        blocks += [_Block(machine.socket, allowed), *_refuse_calls((_IO_URING,), errno.ENOSYS)]
     _install(blocks, (ctypes.c_ulong(_SET_FILTER), ctypes.c_ulong(0)))
 
 
 def _install(blocks: Sequence[_Block], how: tuple[ctypes.c_ulong, ctypes.c_ulong]) -> int:
-    program = _build(blocks)
+    machine = os.uname().machine
+    program = _build(machine, blocks)
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("@HP", len(program), ctypes.addressof(buffer))
-    return call(_MACHINES[os.uname().machine].seccomp, *how, header, what="seccomp")
+    return call(_MACHINES[machine].seccomp, *how, header, what="seccomp")
 
 
-def _build(blocks: Sequence[_Block]) -> list[tuple[int, int, int, int]]:
-    name = os.uname().machine
+def _build(name: str, blocks: Sequence[_Block]) -> list[tuple[int, int, int, int]]:
     program = [
         (_LOAD, 0, 0, _ARCH_AT),
         (_EQUAL, 1, 0, _MACHINES[name].audit),
@@ -120,7 +152,8 @@ def _build(blocks: Sequence[_Block]) -> list[tuple[int, int, int, int]]:
     return [*program, (_RETURN, 0, 0, _ALLOW)]
 
 
-def _list_blocks(name: str, machine: _Machine, *, network: bool) -> list[_Block]:
+def _list_blocks(name: str, *, network: bool) -> list[_Block]:
+    machine = _MACHINES[name]
     blocks = [_Block(number, [(_RETURN, 0, 0, _ASK)]) for number in ATTRIBUTE_CALLS[name]]
     for numbers, error in (
         (machine.set_xattrs, errno.EOPNOTSUPP),
@@ -128,12 +161,28 @@ def _list_blocks(name: str, machine: _Machine, *, network: bool) -> list[_Block]
         ((*machine.ipc, *machine.keys), errno.EACCES),
     ):
         blocks += _refuse_calls(numbers, error)
-    for number, position in ((machine.prlimit, 0), (machine.setpriority, 1), (machine.ioprio_set, 1)):
-        blocks.append(_Block(number, _refuse_unless_zero(position)))
-    blocks.append(_Block(machine.ioctl, _refuse_values(1, _SET_FLAGS, errno.EPERM)))
-    no_socket = [(_RETURN, 0, 0, _REFUSE | errno.EACCES)]
-    blocks.append(_Block(machine.socket, _refuse_values(0, (_AF_UNIX,), errno.EACCES) if network else no_socket))
-    blocks.append(_Block(machine.socketpair, _refuse_datagrams()))
+    denied, refused = _REFUSE | errno.EPERM, _REFUSE | errno.EACCES
+    caller = (_ALL_BITS, (0,), _ALLOW)
+    blocks += [_Block(number, _choose((0, *caller), otherwise=denied)) for number in machine.of_processes]
+    for number, user in machine.of_groups:
+        blocks.append(_Block(number, _choose((0, _ALL_BITS, (user,), denied), (1, *caller), otherwise=denied)))
+    file_systems = _choose((1, _ALL_BITS, _HARMLESS_IOCTLS, _ALLOW), (1, 0xFF00, _FILE_SYSTEM_IOCTLS, denied))
+    blocks.append(_Block(machine.ioctl, file_systems))
+    no_unix = _choose((0, _ALL_BITS, (_AF_UNIX,), refused))
+    blocks.append(_Block(machine.socket, no_unix if network else [(_RETURN, 0, 0, refused)]))
+    # a pair of sockets for datagrams could send to any other socket, although both have a partner
+    streams = _choose((1, 0xF, (_SOCK_STREAM, _SOCK_SEQPACKET), _ALLOW), otherwise=refused)
+    blocks.append(_Block(machine.socketpair, streams))
+    return blocks + (_list_truncations(machine) if read_abi() < TRUNCATE_ABI else [])
+
+
+def _list_truncations(machine: _Machine) -> list[_Block]:
+    """Calls that empty a file without opening it for writing, which is all that an old Landlock refuses."""
+    refused = _REFUSE | errno.EACCES
+    emptying = (os.O_TRUNC | os.O_RDONLY, os.O_TRUNC | os.O_ACCMODE)
+    blocks = [*_refuse_calls((machine.truncate,), errno.EACCES), *_refuse_calls((_OPENAT2,), errno.ENOSYS)]
+    for number, position in machine.opens:
+        blocks.append(_Block(number, _choose((position, os.O_TRUNC | os.O_ACCMODE, emptying, refused))))
     return blocks
 
 
@@ -141,29 +190,11 @@ def _refuse_calls(numbers: Sequence[int], error: int) -> list[_Block]:
     return [_Block(number, [(_RETURN, 0, 0, _REFUSE | error)]) for number in numbers]
 
 
-def _refuse_datagrams() -> list[tuple[int, int, int, int]]:
-    """A pair of sockets for datagrams: each could send to any other socket, although both have a partner."""
-    return [
-        (_LOAD, 0, 0, _ARGUMENTS_AT + 8),
-        (_AND, 0, 0, _SOCK_TYPES),
-        (_EQUAL, 0, 1, _SOCK_DGRAM),
-        (_RETURN, 0, 0, _REFUSE | errno.EACCES),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
-
-
-def _refuse_unless_zero(position: int) -> list[tuple[int, int, int, int]]:
-    """The argument names a process, and 0 is the caller."""
-    return [
-        (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * position),
-        (_EQUAL, 1, 0, 0),
-        (_RETURN, 0, 0, _REFUSE | errno.EPERM),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
-
-
-def _refuse_values(position: int, values: Sequence[int], error: int) -> list[tuple[int, int, int, int]]:
-    code = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * position)]
-    for value in values:
-        code += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _REFUSE | error)]
-    return [*code, (_RETURN, 0, 0, _ALLOW)]
+def _choose(*choices: tuple[int, int, Sequence[int], int], otherwise: int = _ALLOW) -> list[tuple[int, int, int, int]]:
+    """Decide by arguments. A choice: the position, a mask, values of the masked argument, the decision for these."""
+    code: list[tuple[int, int, int, int]] = []
+    for position, mask, values, decision in choices:
+        code += [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * position), (_AND, 0, 0, mask)]
+        for value in values:
+            code += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, decision)]
+    return [*code, (_RETURN, 0, 0, otherwise)]

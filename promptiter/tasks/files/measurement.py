@@ -41,6 +41,8 @@ MOST_OUTPUT = 4_000
 MAX_TRACE_BYTES = 5_000_000
 IMPORTED = (".py", ".pyc", ".so", ".pth")
 """Files that Python would import instead of what a scorer needs, if a runner put them beside it."""
+PYTEST = "conftest.py"
+"""What pytest imports from every folder above its tests."""
 COMPILED = "__pycache__"
 REMOVAL = ProcessLimits(timeout_s=60)
 
@@ -203,14 +205,17 @@ class _Copy:
         changes = await copy.list_changes()
         await self._remove_compiled(copy, (*changes.written, *changes.links))
         written = {**self.workspace.files, **self.workspace.encode(texts)}
-        found = [path for path in (*changes.deleted, *changes.links) if path in written]
+        found = [path for path in (*changes.deleted, *changes.links, *changes.special) if path in written]
         for path in sorted(set(changes.written) & set(written)):
             try:
                 is_same = await copy.read(path, max_bytes=len(written[path])) == written[path]
             except CommandError:
                 is_same = False
             found += [] if is_same else [path]
-        found += [path for path in changes.written if path not in written and self._is_imported(path)]
+        found += [
+            path for path in (*changes.written, *changes.deleted) if path not in written and self._is_imported(path)
+        ]
+        found += [path for path in changes.links if self._is_imported(path) or self._is_package_link(path)]
         return tuple(sorted(set(found)))
 
     async def _remove_compiled(self, copy: PrivateCopy, paths: Iterable[str]) -> None:
@@ -222,25 +227,36 @@ class _Copy:
 
     def _is_imported(self, path: str) -> bool:
         """Whether a scorer may import a file: a module or a package beside its script, or one that was there before."""
-        place = PurePosixPath(path)
-        folders = {PurePosixPath(each).parent for each in self.task.protected if each.endswith(".py")}
+        place, folders = PurePosixPath(path), self._import_folders
         if not folders or not path.endswith(IMPORTED) or COMPILED in place.parts:
             return False
         is_package = place.stem.partition(".")[0] == "__init__"
         return (
             place.parent in folders
+            or place.name == PYTEST
             or (is_package and place.parent.parent in folders)
             or (self.task.root / path).is_file()
         )
 
+    def _is_package_link(self, path: str) -> bool:
+        """Whether a scorer may import a link to a folder: it is where a package would be, or where a folder was."""
+        place = PurePosixPath(path)
+        return (place.parent in self._import_folders and not place.suffix) or (self.task.root / path).is_dir()
+
+    @property
+    def _import_folders(self) -> set[PurePosixPath]:
+        """Where Python looks first: the folders of scripts, and with `-m` the one in which it is started."""
+        scripts = {PurePosixPath(each).parent for each in self.task.protected if each.endswith(".py")}
+        commands = (each.command for each in self._scorers)
+        return scripts | {PurePosixPath(each.cwd) for each in commands if "-m" in each.arguments}
+
 
 def build_plan(task: FileTask, workspace: Workspace, texts: Mapping[str, str]) -> CopyPlan:
     """The private copy of the workspace with a candidate in it."""
-    hidden = task.holdout.files if task.holdout is not None else ()
     return CopyPlan(
         root=task.root,
         files=workspace.encode(texts),
-        hidden=tuple(each for each in (*hidden, *task.logs) if (task.root / each).exists()),
+        hidden=tuple(each for each in task.hidden if (task.root / each).exists()),
         protected=tuple(each for each in task.protected if (task.root / each).exists()),
         disk_bytes=task.sandbox.disk_bytes,
         processes=task.sandbox.processes,

@@ -146,7 +146,11 @@ class TaskSandbox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTask:
-    """A file task. `folder` is that of its file, `root` the workspace. `logs` are paths that no command may see."""
+    """A file task. `folder` is that of its file, `root` the workspace.
+
+    No command may see `logs`. Those that run before the hold-out scorer do not see `disclosures`, which tell what is in
+    its files.
+    """
 
     id: str
     folder: Path
@@ -165,7 +169,13 @@ class FileTask:
     guards: TaskGuards = TaskGuards()
     protected: tuple[str, ...] = ()
     logs: tuple[str, ...] = ()
+    disclosures: tuple[str, ...] = ()
     sandbox: TaskSandbox = TaskSandbox()
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """What neither an editor nor the runner may see."""
+        return (*(self.holdout.files if self.holdout is not None else ()), *self.disclosures, *self.logs)
 
     @property
     def primary(self) -> TaskObjective:

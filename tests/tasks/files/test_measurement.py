@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from promptiter.errors import CommandError, SetupError
 from promptiter.evaluation.scorer import ScoredProfile
 from promptiter.llm.gateway import Gateway
 from promptiter.profile import Profile
+from promptiter.sandbox import find_sandbox
 from promptiter.tasks.files.file_scorer import FileScorer
 from promptiter.tasks.files.workspace import name_surface
 from traces import ExecutionTrace, Snapshot, Step
@@ -145,6 +147,11 @@ async def test_a_module_beside_the_scorer_is_tampering_and_is_named(tmp_path: Pa
         ("open('lib/read.py', 'w').write(FAKE)", "lib/read.py"),
         ("open('a.md', 'w').write('x' * 90)", "a.md"),
         ("os.remove('a.md'); os.symlink('score.py', 'a.md')", "a.md"),
+        ("os.remove('a.md'); os.mkfifo('a.md')", "a.md"),
+        ("open('text', 'w').write(FAKE); os.symlink('text', 'json.py')", "json.py"),
+        ("os.makedirs('out/in'); open('out/in/__init__.py', 'w').write(FAKE); os.symlink('out/in', 'json')", "json"),
+        ("os.remove('lib/read.py')", "lib/read.py"),
+        ("os.mkdir('new'); open('new/conftest.py', 'w').write(FAKE)", "new/conftest.py"),
     ],
 )
 async def test_a_runner_that_fools_the_scorer_is_found(tmp_path: Path, attack: str, named: str) -> None:
@@ -156,6 +163,21 @@ async def test_a_runner_that_fools_the_scorer_is_found(tmp_path: Path, attack: s
     found = await measure(scorer, "a longer text")
     assert found.figures["tampered_files"] == 1
     assert f"the commands changed protected files: {named}" in found.scores[0].reason
+
+
+@pytest.mark.parametrize("command", ["python -m checks.score", "checks.score:measure"])
+async def test_modules_where_a_module_is_started_are_found(tmp_path: Path, command: str) -> None:
+    """Python looks for modules in the working directory first, before the folder of the scorer."""
+    folder = tmp_path / "w"
+    (folder / "checks").mkdir(parents=True)
+    (folder / "checks" / "score.py").write_text(
+        "def measure(folder):\n    return 1\nif __name__ == '__main__':\n    print('{\"score\": 1}')\n"
+    )
+    is_function = ":" in command
+    keys = {"type": "python", "function": command} if is_function else {"command": command}
+    (folder / "checks" / "run.py").write_text("if len(open('a.md').read()) > 9: open('colorsys.py', 'w').write('')")
+    found = await measure(make(folder, runner={"command": "python checks/run.py"}, scorer=keys), "a longer text")
+    assert "the commands changed protected files: colorsys.py" in found.scores[0].reason
 
 
 async def test_a_scorer_that_fails_after_the_runner_changed_its_files_names_them(tmp_path: Path) -> None:
@@ -219,6 +241,59 @@ async def test_the_hold_out_is_hidden_from_the_runner_and_scored_by_case(tmp_pat
         with pytest.raises(CommandError, match="no case 'z'"):
             await scorer.score_holdout(profile, CONTEXT, "z")
     assert [each.scores[0].value for each in found] == [0.5, 1.0]
+
+
+@pytest.fixture
+def committed(tmp_path: Path) -> Path:
+    """A workspace in a repository, with a hold-out that was compiled and committed."""
+    folder = tmp_path / "repository" / "w"
+    (folder / "__pycache__").mkdir(parents=True)
+    (folder / "hold.py").write_text("import json; print(json.dumps({'score': 1}))  # SECRET")
+    (folder / "__pycache__" / "hold.cpython-311.pyc").write_text("SECRET")
+    git = ("git", "-C", str(folder.parent), "-c", "user.name=t", "-c", "user.email=t@t")
+    for command in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
+        subprocess.run([*git, *command], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["namespaces", "landlock"])
+async def test_nothing_tells_the_runner_what_is_in_the_hold_out(
+    committed: Path, kind: Literal["namespaces", "landlock"]
+) -> None:
+    """Its script, what Python compiled from it, and the history of the repository above the workspace."""
+    folder = committed
+    try:
+        find_sandbox(kind)
+    except SetupError as error:
+        pytest.skip(str(error))
+    runner = (
+        "import glob, pathlib, subprocess, sys\n"
+        f"folder = {str(folder)!r}\n"
+        "files = [*glob.glob('**/*', recursive=True), *glob.glob(folder + '/**/*', recursive=True)]\n"
+        "def read(file):\n"
+        "    try: return pathlib.Path(file).read_bytes()\n"
+        "    except OSError: return b''\n"
+        "found = [each for each in files if b'SECRET' in read(each) and not each.endswith('run.py')]\n"
+        "for start in ('.', folder):\n"
+        "    shown = subprocess.run(['git', '-C', start, 'show', 'HEAD:./hold.py'], capture_output=True)\n"
+        "    found += [shown.stdout] if b'SECRET' in shown.stdout else []\n"
+        "sys.exit(f'sees {found}' if found else 0)"
+    )
+    scorer = make(folder, script=runner, holdout={"command": "python hold.py"}, sandbox={"kind": kind})
+    assert scorer.task.holdout is not None
+    assert scorer.task.holdout.files == ("hold.py",)
+    profile = Profile.baseline(scorer.workspace.structure)
+    with Gateway().active():
+        await scorer.score(profile, CONTEXT)
+        assert (await scorer.score_holdout(profile, CONTEXT, "holdout")).scores[0].value == 1.0
+
+
+def test_scripts_that_others_need_are_not_hidden(tmp_path: Path) -> None:
+    scorer = make(tmp_path / "w", holdout={"command": "python score.py --all hold.json"})
+    (tmp_path / "w" / "hold.json").touch()
+    scorer = build_file_scorer(read_task_file(tmp_path / "w"))
+    assert scorer.task.holdout is not None
+    assert scorer.task.holdout.files == ("hold.json",)
 
 
 async def test_the_traces_of_the_runner_are_steps_before_the_measurement(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""What tells the content of files besides themselves: modules compiled from them, and the history of a repository.
+
+A hold-out is hidden from commands, so these are hidden with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+_REPOSITORIES = (".git", ".hg", ".jj", ".svn")
+_POINTER = "gitdir: "
+
+
+def find_disclosures(root: Path, files: Collection[str]) -> tuple[str, ...]:
+    """What tells the content of files of a folder: relative paths of modules, absolute ones of repositories."""
+    return (*sorted(_list_compiled(root, files)), *sorted({str(each) for each in _list_repositories(root)}))
+
+
+def _list_compiled(root: Path, files: Collection[str]) -> Iterator[str]:
+    for each in files:
+        if each.endswith(".py"):
+            file = root / each
+            for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
+                yield compiled.relative_to(root).as_posix()
+
+
+def _list_repositories(root: Path) -> Iterator[Path]:
+    """Repositories of the folder and of those above it. That of a git work tree, or of a submodule, is elsewhere."""
+    for folder in (root, *root.parents):
+        for name in _REPOSITORIES:
+            place = folder / name
+            if place.is_file():
+                yield from _follow(place)
+            if place.exists():
+                yield place
+
+
+def _follow(pointer: Path) -> Iterator[Path]:
+    """The folder that a `.git` file leads to, and the one that all work trees of its repository share."""
+    text = pointer.read_text(errors="replace").strip()
+    folder = (pointer.parent / text.removeprefix(_POINTER)).resolve()
+    if not text.startswith(_POINTER) or not folder.is_dir():
+        return
+    yield folder
+    shared = folder / "commondir"
+    if shared.is_file():
+        yield (folder / shared.read_text(errors="replace").strip()).resolve()
