@@ -232,7 +232,13 @@ def test_a_file_that_does_not_exist_yet_is_written_by_apply(tmp_path: Path) -> N
     apply_run(find_run(folder))
     assert (folder / "notes" / "new.md").read_text() == "Hello there.\n"
     revert_run(find_run(folder))
-    assert not (folder / "notes" / "new.md").exists() or (folder / "notes" / "new.md").read_text() == ""
+    assert not (folder / "notes").exists()
+    apply_run(find_run(folder))
+    assert (folder / "notes" / "new.md").exists()
+    (folder / "notes" / "mine.md").write_text("mine")
+    revert_run(find_run(folder))
+    assert [each.name for each in (folder / "notes").iterdir()] == ["mine.md"]
+    assert revert_run(find_run(folder)).state == "unchanged"
 
 
 def test_a_changed_scorer_refuses_to_resume(tmp_path: Path) -> None:
