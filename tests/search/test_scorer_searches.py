@@ -16,14 +16,14 @@ from promptiter.policies.edit_limits import EditLimits
 from promptiter.policies.figure_gain import Bound, FigureGain
 from promptiter.policies.stop_limits import MaxFailures
 from promptiter.policies.stopping import Patience
-from promptiter.profile import Profile
+from promptiter.profile import Profile, SurfacePatch
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.payloads import CaseFinished
 from promptiter.search.descent.numeric_search import OptunaSearch
 from promptiter.search.descent.search import CoordinateDescent
 from promptiter.search.gepa import GepaSearch
 from promptiter.search.rounds import BackpropRounds
-from promptiter.stages.optimizer import Optimizer
+from promptiter.stages.optimizer import Optimizer, OptimizeRequest, PatchResult
 from promptiter.structure import Limits, Node, StructureSnapshot, Surface
 from tests.search.test_edits import Adds
 from tests.worlds.guide_files import GUIDE, STRUCTURE, Scoring, build_request, read
@@ -104,3 +104,23 @@ async def test_optuna_tunes_a_number_by_figures() -> None:
     result = await Engine(structure, Evaluator(), search=OptunaSearch(trials=30)).run(request)
     assert result.accepted_profile.overrides == {"tool#parameter.k": 6}
     assert result.verdict == "improved_on_validation"
+
+
+class Avoids(Adds):
+    """Writes a guide that crashes the scorer, until it sees that this was rejected."""
+
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
+        if request.surface.part != GUIDE or request.rejected:
+            return await super().optimize(request)
+        self.requests.append(request)
+        return PatchResult(patch=SurfacePatch(surface_id=request.surface.id, value="CRASH", reason="a mistake"))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+async def test_a_rejected_candidate_is_not_written_again(name: str) -> None:
+    """A scorer is one case, so the evidence of the next round is the same."""
+    optimizer, scoring = Avoids(), Scoring()
+    await Engine(STRUCTURE, Evaluator(), search=SEARCHES[name](optimizer)).run(build_request(scoring, max_rounds=4))
+    shown = next(each.rejected[-1] for each in optimizer.requests if each.rejected)
+    assert shown.value == "CRASH"
+    assert scoring.runs["Please be so kind as to write.\n greet"]

@@ -201,7 +201,7 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
     """Render the prompt that asks for the new value of one surface."""
     surface = request.surface
     failing, passing = request.failing[:MOST_FAILING], request.passing[:MOST_PASSING]
-    rejected = _select_rejections(request.rejected)
+    rejected = select_rejections(request.rejected)
     sections = [
         build_surface_section(surface, node_description=request.node_description, place=request.place),
         *build_optional_section(
@@ -281,7 +281,7 @@ def _describe_place(place: NodePlace) -> list[str]:
     return [f"its node reads: {sources}", f"the output of its node is: {readers}"]
 
 
-def _select_rejections(rejected: Sequence[Rejection]) -> list[Rejection]:
+def select_rejections(rejected: Sequence[Rejection]) -> list[Rejection]:
     """The latest rejections, the last one first. A value that was rejected several times is shown once."""
     latest: list[Rejection] = []
     for each in reversed(rejected):
