@@ -117,6 +117,7 @@ class Reflections:
         await self._patcher.examples.add(minibatch.evaluation, minibatch.eval_set, minibatch.profile)
         if self._reflector is None:
             return await self._write_by_stages(minibatch, components)
+        components = self._patcher.keep_to_limit(components)
         if set(components).intersection(self._patcher.examples.surface_ids):
             await self._patcher.examples.ask_teacher(minibatch.profile, without=tuple(minibatch.scores))
         found = await self._ask_model(self._reflector, minibatch, components)
@@ -218,6 +219,7 @@ class Reflections:
             criteria=minibatch.evaluation.criteria,
             prices=find_prices(surface, session.evaluator.gateway),
             rejected=self._patcher.rejected.for_surface(component),
+            max_changed_lines=self._patcher.max_changed_lines,
         )
         patch, error = await call_or_error(partial(reflector.reflect, request), session.redact)
         if patch is None:

@@ -56,7 +56,8 @@ class ReflectRequest:
 
     `signal` is what a backward pass says should change about the component, if there was one. `criteria` say what the
     metrics look at, by name. `prices` are those of the models that the component may choose from, where they are known.
-    `rejected` are earlier values of the component, the latest last.
+    `rejected` are earlier values of the component, the latest last. A new value may add, remove or replace
+    `max_changed_lines` lines.
     """
 
     surface: Surface
@@ -66,3 +67,4 @@ class ReflectRequest:
     criteria: Mapping[str, str] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
     rejected: tuple[Rejection, ...] = ()
+    max_changed_lines: int | None = None

@@ -21,6 +21,7 @@ from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.payloads import CaseFinished
 from promptiter.search.descent.numeric_search import OptunaSearch
 from promptiter.search.descent.search import CoordinateDescent
+from promptiter.search.edits import EditSearch
 from promptiter.search.gepa import GepaSearch
 from promptiter.search.rounds import BackpropRounds
 from promptiter.stages.optimizer import Optimizer, OptimizeRequest, PatchResult
@@ -31,6 +32,7 @@ from tests.worlds.guide_files import GUIDE, STRUCTURE, Scoring, build_request, r
 pytestmark = pytest.mark.slow
 
 SEARCHES: Mapping[str, Callable[[Optimizer], Search]] = {
+    "edits": lambda optimizer: EditSearch(optimizer=optimizer),
     "backprop": lambda optimizer: BackpropRounds(optimizer=optimizer, passes=1),
     "gepa": lambda optimizer: GepaSearch(optimizer=optimizer, module_selector="blame"),
     "coordinate_descent": lambda optimizer: CoordinateDescent(
@@ -124,3 +126,25 @@ async def test_a_rejected_candidate_is_not_written_again(name: str) -> None:
     shown = next(each.rejected[-1] for each in optimizer.requests if each.rejected)
     assert shown.value == "CRASH"
     assert scoring.runs["Please be so kind as to write.\n greet"]
+
+
+class EditsBoth(Adds):
+    """Also adds a line to the other file, which does not help."""
+
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
+        if request.surface.part == GUIDE:
+            return await super().optimize(request)
+        self.requests.append(request)
+        text = f"{request.surface.value}More {len(request.rejected)}.\n"
+        return PatchResult(patch=SurfacePatch(surface_id=request.surface.id, value=text, reason="more"))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+async def test_of_two_blamed_files_one_is_edited_at_a_time_if_the_limit_is_one(name: str) -> None:
+    optimizer = EditsBoth()
+    request = build_request(Scoring(), edit_limits=EditLimits(max_files=1, max_changed_lines=9), max_rounds=20)
+    result = await Engine(STRUCTURE, Evaluator(), search=SEARCHES[name](optimizer)).run(request)
+    assert read(result.accepted_profile).endswith("greet ask answer thank")
+    assert {each.max_changed_lines for each in optimizer.requests} == {9}
+    decisions = [candidate.decision for each in result.rounds for candidate in each.candidates]
+    assert not any("may change" in each.reason for each in decisions if each is not None)

@@ -52,7 +52,11 @@ def render_reflect(request: ReflectRequest, *, limit: int = MAX_PROMPT_TOKENS) -
     first = f"# The current value\n{quote_value(surface).render()}\n\n"
     sections = [
         build_surface_section(surface),
-        *build_optional_section("# Limits of a new value", quote_limits(surface.limits, request.prices), weight=8),
+        *build_optional_section(
+            "# Limits of a new value",
+            quote_limits(surface.limits, request.prices, max_changed_lines=request.max_changed_lines),
+            weight=8,
+        ),
         *([] if request.signal is None else [build_signal_section(request.signal)]),
         *build_criteria_section(request.criteria),
         *(build_case_section(each, number) for number, each in enumerate(request.records, 1)),
