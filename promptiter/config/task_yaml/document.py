@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -119,9 +119,8 @@ class _TaskBuilder:
         )
         runner = None if given.runner is None else self._build_command(given.runner, "runner")
         holdout = self._build_holdout(metric)
-        commands = [*([runner] if runner else []), *(each.command for each in scorers)]
-        if holdout is not None:
-            commands.append(holdout.scorer.command)
+        scoring = [each.command for each in (*scorers, *([holdout.scorer] if holdout else []))]
+        commands = [*([runner] if runner else []), *scoring]
         functions = [each.function for each in (*scorers, *([holdout.scorer] if holdout else [])) if each.function]
         return FileTask(
             id=given.id,
@@ -144,7 +143,7 @@ class _TaskBuilder:
                 for each in given.policy.tie_breakers
             ),
             guards=self._build_guards(),
-            protected=tuple(sorted(set(self._list_protected(commands, functions, artifacts)))),
+            protected=tuple(sorted(set(self._list_protected(commands, functions, artifacts, scoring=scoring)))),
             logs=tuple(self._list_logs()),
             sandbox=TaskSandbox(
                 kind=given.sandbox.kind,
@@ -254,13 +253,29 @@ class _TaskBuilder:
         except UnicodeDecodeError as error:
             raise SetupError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
 
-    def _list_protected(self, commands: list[TaskCommand], functions: list[str], artifacts: Artifacts) -> Iterator[str]:
-        """The files that commands name, the rubric, this file, and those of `protected`, as far as none may change."""
+    def _list_protected(
+        self,
+        commands: list[TaskCommand],
+        functions: list[str],
+        artifacts: Artifacts,
+        *,
+        scoring: Sequence[TaskCommand],
+    ) -> Iterator[str]:
+        """The files that commands name, the rubric, this file, and those of `protected`, as far as none may change.
+
+        Of folders that scorers name, such as `tests`, the modules are protected.
+        """
         for command in commands:
             words = [part for argument in command.arguments for part in argument.split()]
             modules = [each.replace(".", "/") for option, each in pairwise(words) if option == "-m"]
             for each in (*words, *(f"{module}{end}" for module in modules for end in _MODULE_FILES)):
                 yield from self._protect(PurePosixPath(command.cwd, each).as_posix(), artifacts)
+        for command in scoring:
+            named = [PurePosixPath(command.cwd, each).as_posix() for each in command.arguments]
+            folders = [each for each in named if find_escape(each) is None and (self.root / each).is_dir()]
+            for path in list_files(self.root, folders):
+                if path.endswith(".py"):
+                    yield from self._protect(path, artifacts)
         for function in functions:
             yield from self._protect(f"{function.partition(':')[0].replace('.', '/')}.py", artifacts)
         for name in (self.file.name, RUBRIC):

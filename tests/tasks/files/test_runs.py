@@ -92,6 +92,7 @@ def test_a_task_runs_out_of_the_box_and_logs_each_candidate(tmp_path: Path) -> N
     assert rows[1]["files"] == [SKILL]
     assert rows[1]["diff"] == f"1 file: {SKILL} +4 -0"
     assert rows[0]["hashes"].keys() == {SKILL}
+    assert all(row["measured"]["seconds"] > 0 for row in rows)
     assert result.verdict == "improved_on_validation"
     candidate = folder / "work" / "candidates" / find_run(folder).name / "0002"
     assert (candidate / SKILL).read_text().count("## ") == 3
