@@ -108,6 +108,13 @@ def test_a_log_outside_of_the_workspace_is_hidden_from_nobody(folder: Path) -> N
     assert read_task_file(change(folder, logging=logging)).task.logs == ("runs", ".promptiter")
 
 
+def test_what_is_null_is_not_logged(folder: Path) -> None:
+    file = change(folder, logging={"results_file": "work/rows.jsonl", "candidate_dir": None})
+    assert read_task_file(file).task.logs == ("work/rows.jsonl", "runs", ".promptiter")
+    file = change(folder, logging={"results_file": None, "candidate_dir": None})
+    assert not read_config(file).config.observers
+
+
 @pytest.mark.parametrize(
     ("logging", "message"),
     [
