@@ -50,7 +50,8 @@ class PatchWriter:
 
     `emphasis` is what the patches should do differently from others with the same evidence, if there are any.
     `find_prices` returns the prices of the models that a surface may choose from. Few-shot examples are those of
-    `examples`, as long as it has some that were not rejected; then the optimizer is asked.
+    `examples`, as long as it has some that were not rejected; then the optimizer is asked. All patches together may
+    change `max_changed_lines` lines.
     """
 
     optimizer: Optimizer
@@ -63,6 +64,7 @@ class PatchWriter:
     emphasis: str = ""
     find_prices: Callable[[Surface], Mapping[str, Price]] = lambda _: {}
     examples: ExampleWriter | None = None
+    max_changed_lines: int | None = None
 
     async def write(
         self, signals: Sequence[AggregateResult], gradients: Mapping[str, tuple[SurfaceGradient, ...]]
@@ -71,6 +73,9 @@ class PatchWriter:
         survey = await self.traces.survey() if signals else AgentSurvey({}, {})
         texts = {each.surface_id: each.text for each in signals}
         requests = [await self._build_request(each, gradients[each.surface_id], survey, texts) for each in signals]
+        if self.max_changed_lines is not None:
+            lines = max(1, self.max_changed_lines // max(1, len(requests)))
+            requests = [replace(each, max_changed_lines=lines) for each in requests]
         return await run_together(self._write_patch(each, gradients[each.surface.id]) for each in requests)
 
     async def _build_request(

@@ -26,13 +26,14 @@ FILE_NAME = "applied.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedFile:
-    """A file: its content before, and the hash of its content after the change."""
+    """A file: its content before, and the hash of its content after the change, which `created` parts of its path."""
 
     path: Path
     surface_ids: tuple[str, ...]
     before: bytes = field(repr=False)
     after_digest: str
     encoding: str | None = None
+    created: int = 0
 
     @property
     def is_applied(self) -> bool:
@@ -74,11 +75,12 @@ class AppliedRun:
                 before=file.before,
                 after_digest=digest(file.after),
                 encoding=file.encoding,
+                created=file.created,
             )
             old = known.get(file.path)
             if old is not None and old.after_digest == digest(file.before):
                 ids = tuple(dict.fromkeys((*old.surface_ids, *new.surface_ids)))
-                new = replace(new, before=old.before, surface_ids=ids)
+                new = replace(new, before=old.before, surface_ids=ids, created=old.created)
             known[file.path] = new
         called = {each.surface_id: each for each in self.callbacks}
         for each in plan.callbacks:
@@ -98,6 +100,7 @@ def read_applied(folder: Path) -> AppliedRun | None:
                 before=base64.b64decode(each["before"], validate=True),
                 after_digest=each["after_digest"],
                 encoding=each["encoding"],
+                created=each.get("created", 0),
             )
             for each in document["files"]
         )
@@ -119,6 +122,7 @@ def write_applied(folder: Path, applied: AppliedRun) -> None:
                 "before": base64.b64encode(each.before).decode(),
                 "after_digest": each.after_digest,
                 "encoding": each.encoding,
+                "created": each.created,
             }
             for each in applied.files
         ],
@@ -141,11 +145,17 @@ def plan_revert(applied: AppliedRun, sources: Mapping[str, Source], folder: Path
     for number, file in enumerate(applied.files, start=1):
         current = file.read()
         if current is not None and digest(current) == file.after_digest:
-            ids, encoding = file.surface_ids, file.encoding
             files.append(
-                PlannedFile(path=file.path, surface_ids=ids, before=current, after=file.before, encoding=encoding)
+                PlannedFile(
+                    path=file.path,
+                    surface_ids=file.surface_ids,
+                    before=current,
+                    after=file.before,
+                    encoding=file.encoding,
+                    removed=file.created,
+                )
             )
-        elif current == file.before:
+        elif current == file.before or (file.created and not file.path.exists()):
             unchanged += file.surface_ids
         else:
             prefix = f"{number}-" if names[file.path.name] > 1 else ""

@@ -9,7 +9,7 @@ the run. Callbacks are called last: if one fails, the files are rolled back, but
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -216,7 +216,9 @@ def _replace(plan: ApplyPlan, folder: Path, *, backup: Callable[[], None] = lamb
             backup()
             _create_missing(plan.files)
             saved.replace_all(changes, finish=call)
+            _remove_empty((file.path, file.removed) for file in plan.files)
     except Exception as error:
+        _remove_empty((file.path, file.created) for file in plan.files)
         notes = getattr(error, "__notes__", [])
         if not called and not notes and isinstance(error, SetupError):
             raise
@@ -230,6 +232,16 @@ def _create_missing(files: Sequence[PlannedFile]) -> None:
         if not file.before and not file.path.exists():
             file.path.parent.mkdir(parents=True, exist_ok=True)
             file.path.touch()
+
+
+def _remove_empty(files: Iterable[tuple[Path, int]]) -> None:
+    """Remove the last parts of these paths, as many as are given, if they are empty."""
+    parts = {each for path, count in files for each in (path, *path.parents)[:count]}
+    for each in sorted(parts, key=lambda path: len(path.parts), reverse=True):
+        if each.is_dir() and not any(each.iterdir()):
+            each.rmdir()
+        elif each.is_file() and not each.stat().st_size:
+            each.unlink()
 
 
 def _call(callback: PlannedCallback) -> None:

@@ -23,13 +23,19 @@ from traces.model import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedFile:
-    """The old and the new content of a file, and the surfaces in it."""
+    """The old and the new content of a file, and the surfaces in it.
+
+    The change creates the last `created` parts of its path: 1 is the file, 2 its folder, too. It removes the last
+    `removed` ones.
+    """
 
     path: Path
     surface_ids: tuple[str, ...]
     before: bytes = field(repr=False)
     after: bytes = field(repr=False)
     encoding: str | None = None
+    created: int = 0
+    removed: int = 0
 
     @property
     def diff(self) -> str:
@@ -64,7 +70,12 @@ class ApplyPlan:
 
     def reverse_files(self) -> ApplyPlan:
         """The plan that undoes the changes of files."""
-        return ApplyPlan(files=tuple(replace(file, before=file.after, after=file.before) for file in self.files))
+        return ApplyPlan(
+            files=tuple(
+                replace(file, before=file.after, after=file.before, created=file.removed, removed=file.created)
+                for file in self.files
+            )
+        )
 
 
 def plan_changes(
@@ -186,6 +197,7 @@ class _PlanBuilder:
                 before=before,
                 after=self._after[file],
                 encoding=self._encodings[file],
+                created=sum(not each.exists() for each in (file, *file.parents)),
             )
             for file, before in self._before.items()
             if before != self._after[file]

@@ -14,12 +14,14 @@ from promptiter.runlog.events import Payload, event_type
 class Mutation:
     """What a mutator made of one profile: patches, or why there are none.
 
-    `refused` are edits that are not allowed, each with its path. If there are any, there are no patches. A mutation is
-    `is_exhausted` if its mutator has nothing left to try. `has_failed` means that the mutator itself did not work.
+    `refused` are edits that are not allowed, each with its path. If there are any, there are no patches. `vetoed` are
+    patches that a reviewer refused. A mutation is `is_exhausted` if its mutator has nothing left to try. `has_failed`
+    means that the mutator itself did not work.
     """
 
     patches: PatchSet = field(default_factory=PatchSet)
     refused: tuple[str, ...] = ()
+    vetoed: PatchSet = field(default_factory=PatchSet)
     note: str = ""
     is_exhausted: bool = False
     has_failed: bool = False

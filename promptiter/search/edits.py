@@ -214,6 +214,7 @@ class _EditRounds:
         made = [(mutation, parent) for mutation, parent in zip(mutations, parents, strict=True) if mutation.patches]
         if not made:
             await session.skip_round("; ".join(dict.fromkeys(each.problem for each in mutations)))
+        self._remember_refused(mutations)
         new, repeated = self._split_repeated(made)
         candidates = [each for pair in new if (each := await self._propose(*pair)) is not None]
         await self._measure_and_decide(candidates)
@@ -318,9 +319,22 @@ class _EditRounds:
         if not accepted:
             self._learn(patches, reason, {} if measured is None else read_known_figures(measured.evaluation))
             return
-        self._rejected.clear()
+        self._rejected = [each for each in self._rejected if each.is_vetoed]
         self._writer.learn(patches, accepted=True, reason=reason)
         self.best = measured or await self._measure_accepted()
+
+    def _remember_refused(self, mutations: Sequence[Mutation]) -> None:
+        """Keep what was refused or vetoed before it was tried, so that the mutator does not write it again."""
+        for each in mutations:
+            if each.refused or each.vetoed:
+                self._rejected.append(
+                    RejectedEdit(
+                        round=self._session.round,
+                        values=self._names.name_values(each.vetoed),
+                        reason="; ".join(each.refused) or each.note,
+                        is_vetoed=bool(each.vetoed),
+                    )
+                )
 
     def _learn(self, patches: PatchSet, reason: str, figures: Mapping[str, float] | None = None) -> None:
         values = self._names.name_values(patches)

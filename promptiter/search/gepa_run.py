@@ -59,6 +59,7 @@ class _OpenIteration:
     def __init__(self, number: int) -> None:
         self.record = Iteration(number=number)
         self.minibatch: Minibatch | None = None
+        self.child: Minibatch | None = None
         self.patches = PatchSet()
         self.expects_child = False
         self.candidate: Profile | None = None
@@ -162,9 +163,12 @@ class GepaRun:
 
     async def reject(self, reason: str) -> None:
         """Record that gepa's gate rejected the child."""
-        assert self._open.candidate is not None, "gepa runs a child before it rejects it"
-        self._open.is_decided = True
-        await self._session.reject(self._open.candidate, reason)
+        opened = self._open
+        assert opened.candidate is not None, "gepa runs a child before it rejects it"
+        opened.is_decided = True
+        await self._session.reject(opened.candidate, reason)
+        if opened.record.kind == "reflective" and opened.child is not None:
+            self._reflections.learn(opened.patches, opened.child, reason)
 
     async def add_to_pool(
         self, number: int, *, score: float, scores: Mapping[int, float], is_best: bool, front: Sequence[int]
@@ -176,6 +180,7 @@ class GepaRun:
         opened, session, child = self._open, self._session, self._open.candidate
         assert child is not None, "gepa runs a child before it adds it"
         self.pool[number] = child
+        self._reflections.forget()
         cases = self._sets["validation"].cases
         opened.is_decided = True
         opened.note(
@@ -242,6 +247,7 @@ class GepaRun:
             opened.minibatch = ran
             opened.note(minibatch=tuple(ids), parent_scores=(scores,))
         elif not opened.record.candidate_scores:
+            opened.child = ran
             opened.note(minibatch=tuple(ids), candidate_scores=scores)
             if opened.record.kind == "merge":
                 opened.note(parent_scores=tuple(self._score_parents(ids)))

@@ -34,12 +34,16 @@ Values: TypeAlias = Mapping[str, Json]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedEdit:
-    """A candidate that was tried and not kept: the values that it changed, and why not."""
+    """A candidate that was not kept: the values that it changed, and why not. A person may have vetoed it.
+
+    There are no values if it was refused before it was tried, because it changed what may not change.
+    """
 
     round: int
     values: Values
     reason: str
     figures: Figures = field(default_factory=dict)
+    is_vetoed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from promptiter.backprop.record import PatchesWritten, StagesMeasured, VariantsW
 from promptiter.concurrency import run_together
 from promptiter.engine.review import BatchReviewer, Review, ReviewRequest
 from promptiter.engine.session import Session
+from promptiter.policies.edit_limits import EditLimits
 from promptiter.profile import PatchEdit, Profile, SurfacePatch
 from promptiter.search.blame import BlameReport, extract_case_losses
 from promptiter.search.rejections import Rejections
@@ -72,13 +73,34 @@ class PatchProposer:
         self.examples = SessionExamples(session, teacher=teacher)
         self._adds_examples = adds_examples
         self._exhausted: set[tuple[str, str, str]] = set()
+        self._limits = session.request.edit_limits or EditLimits()
 
-    async def propose(self, report: BlameReport, *, unseen: Collection[str] = ()) -> PatchesWritten:
+    @property
+    def max_changed_lines(self) -> int | None:
+        """How many lines a candidate may change."""
+        return self._limits.max_changed_lines
+
+    def keep_to_limit(self, surface_ids: Sequence[str], *, patched: Collection[str] = ()) -> list[str]:
+        """As many of these surfaces as a candidate may change that changes the `patched` ones already.
+
+        Those with the fewest rejections come first, so that every surface has its turn.
+        """
+        if self._limits.max_files is None:
+            return list(surface_ids)
+        new = [each for each in surface_ids if each not in patched]
+        new.sort(key=lambda each: len(self.rejected.for_surface(each)))
+        chosen = {*patched, *new[: max(0, self._limits.max_files - len(patched))]}
+        return [each for each in surface_ids if each in chosen]
+
+    async def propose(
+        self, report: BlameReport, *, unseen: Collection[str] = (), patched: Collection[str] = ()
+    ) -> PatchesWritten:
         """Propose patches for the blamed surfaces; the result also has what was refused.
 
-        Few-shot examples do not show the `unseen` cases, by which they are judged next.
+        Few-shot examples do not show the `unseen` cases, by which they are judged next. Where a candidate may change
+        only some surfaces, those that it has `patched` count.
         """
-        report, notes = self._leave_out_exhausted(await self._add_examples(report, unseen))
+        report, notes = self._select_signals(await self._add_examples(report, unseen), patched)
         if not report.signals:
             return PatchesWritten(blamed_in=report.round, notes=notes)
         key = [report.profile.digest, [signal.surface_id for signal in report.signals], self.rejected.count]
@@ -88,16 +110,18 @@ class PatchProposer:
         self._remember(report, (result,))
         return result
 
-    async def propose_variants(self, report: BlameReport, *, width: int) -> tuple[PatchesWritten, ...]:
+    async def propose_variants(
+        self, report: BlameReport, *, width: int, patched: Collection[str] = ()
+    ) -> tuple[PatchesWritten, ...]:
         """Propose several sets of patches from the same evidence, each with another emphasis. Equal ones count once.
 
         If several are returned, call `choose` with one of them. With a reviewer there is only one.
         """
         if width == 1 or self._session.reviewer is not None:
-            return (await self.propose(report),)
-        open_signals, _ = self._leave_out_exhausted(await self._add_examples(report))
+            return (await self.propose(report, patched=patched),)
+        open_signals, _ = self._select_signals(await self._add_examples(report), patched)
         if not open_signals.signals:
-            return (await self.propose(report),)
+            return (await self.propose(report, patched=patched),)
         report = open_signals
         key = [report.profile.digest, [each.surface_id for each in report.signals], self.rejected.count, width]
         found = await self._session.record(VariantsWritten, lambda: self._propose_variants(report, width), request=key)
@@ -125,10 +149,12 @@ class PatchProposer:
             await self.examples.ask_teacher(report.profile, without=unseen)
         return report
 
-    def _leave_out_exhausted(self, report: BlameReport) -> tuple[BlameReport, tuple[str, ...]]:
-        """The report with the signals that are worth a question, and a note for each of the others."""
+    def _select_signals(self, report: BlameReport, patched: Collection[str]) -> tuple[BlameReport, tuple[str, ...]]:
+        """The report with the signals that are worth a question and keep to the limit, and a note for the exhausted."""
         asked = tuple(each for each in report.signals if _identify(report, each) not in self._exhausted)
         left_out = [each.surface_id for each in report.signals if each not in asked]
+        chosen = self.keep_to_limit([each.surface_id for each in asked], patched=patched)
+        asked = tuple(each for each in asked if each.surface_id in chosen)
         return replace(report, signals=asked), tuple(f"{surface_id}: {ONLY_REPEATS}" for surface_id in left_out)
 
     def _remember(self, report: BlameReport, written: Sequence[PatchesWritten]) -> None:
@@ -180,6 +206,7 @@ class PatchProposer:
             emphasis=emphasis,
             find_prices=lambda surface: find_prices(surface, session.evaluator.gateway),
             examples=self.examples.build_writer(without=unseen),
+            max_changed_lines=self.max_changed_lines,
         )
         return await writer.write(report.signals, report.gradients)
 

@@ -25,6 +25,7 @@ from promptiter.profile import PatchEvidence, PatchSet, Profile, SurfacePatch
 from promptiter.search.blame import BlameFinder, BlameReport
 from promptiter.search.case_records import build_case_records
 from promptiter.search.propose import PatchProposer
+from promptiter.search.rejections import Rerun
 from promptiter.search.stage_models import find_prices
 from promptiter.stages.contracts import AggregateResult
 from promptiter.stages.reflection import ReflectRequest
@@ -92,6 +93,16 @@ class Reflections:
             known.sort(key=lambda each: -each[0])
             del known[self._history_top_k :]
 
+    def learn(self, patches: PatchSet, child: Minibatch, reason: str) -> None:
+        """Remember a rejected child, if it ran all train cases: no other mini-batch can show that it is better."""
+        if len(child.scores) == len(self._session.train.cases):
+            rerun = Rerun(candidate=child.profile, cases=child.eval_set, evaluation=child.evaluation)
+            self._patcher.rejected.add_candidate(patches, reason, rerun=rerun)
+
+    def forget(self) -> None:
+        """Forget rejected children: what they changed may help on top of a new parent."""
+        self._patcher.rejected.forget_all_but_vetoes()
+
     async def blame(self, minibatch: Minibatch) -> list[str]:
         """The components that the failures of a mini-batch are blamed on, the strongest signal first."""
         report = await self._find_blame(minibatch)
@@ -106,6 +117,7 @@ class Reflections:
         await self._patcher.examples.add(minibatch.evaluation, minibatch.eval_set, minibatch.profile)
         if self._reflector is None:
             return await self._write_by_stages(minibatch, components)
+        components = self._patcher.keep_to_limit(components)
         if set(components).intersection(self._patcher.examples.surface_ids):
             await self._patcher.examples.ask_teacher(minibatch.profile, without=tuple(minibatch.scores))
         found = await self._ask_model(self._reflector, minibatch, components)
@@ -206,11 +218,13 @@ class Reflections:
             signal=signals.get(component),
             criteria=minibatch.evaluation.criteria,
             prices=find_prices(surface, session.evaluator.gateway),
+            rejected=self._patcher.rejected.for_surface(component),
+            max_changed_lines=self._patcher.max_changed_lines,
         )
         patch, error = await call_or_error(partial(reflector.reflect, request), session.redact)
         if patch is None:
             return PatchAttempt(note=f"{component}: {error}", has_failed=True)
-        refused = lint_patch(self._linter, patch, surface)
+        refused = lint_patch(self._linter, patch, surface, tried=request.rejected)
         return PatchAttempt(patch=patch) if refused is None else PatchAttempt(refused=(refused,))
 
     def _count(self, error: str) -> None:

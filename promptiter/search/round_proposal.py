@@ -140,7 +140,7 @@ class RoundProposer:
         variants: tuple[PatchesWritten, ...] = (PatchesWritten(blamed_in=report.round),)
         for is_weak in kinds:
             patched = await self._confirmation.confirm(report) if is_weak else report
-            written = await self._patcher.propose_variants(patched, width=width)
+            written = await self._patcher.propose_variants(patched, width=width, patched=proposal.patches.surface_ids)
             variants = tuple(self._leave_out_tried(each, proposal, known) for each in written)
             if variants[0].patches:
                 break

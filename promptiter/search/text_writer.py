@@ -75,5 +75,6 @@ class TextWriter:
         signals = [AggregateResult(surface_id=each.surface_id, text=text) for each in mutation.patches]
         reviewed = await self._patcher.review(attempts, signals, request.profile)
         kept = tuple(each.patch for each in reviewed if each.patch is not None)
+        vetoed = tuple(before for before, each in zip(mutation.patches, reviewed, strict=True) if each.patch is None)
         vetoes = "; ".join(rejection.reason for each in reviewed for rejection in each.refused)
-        return replace(mutation, patches=PatchSet(kept), note=vetoes or mutation.note)
+        return replace(mutation, patches=PatchSet(kept), vetoed=PatchSet(vetoed), note=vetoes or mutation.note)

@@ -75,7 +75,7 @@ class OptimizeRequest:
     `place` is where its node is in the agent. `tool_calls` of a tool surface are some calls with their results.
     `criteria` say what the metrics look at, by name. `emphasis` says how this value should differ from others that are
     asked for with the same evidence, if several candidates are wanted. `prices` are those of the models that the
-    surface may choose from, where they are known.
+    surface may choose from, where they are known. A new value may add, remove or replace `max_changed_lines` lines.
     """
 
     surface: Surface
@@ -91,6 +91,7 @@ class OptimizeRequest:
     emphasis: str = ""
     edited_siblings: Mapping[str, str] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
+    max_changed_lines: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from promptiter.llm.prices import Price
 from promptiter.stages.contracts import AggregateResult
+from promptiter.stages.optimizer import Rejection
 from promptiter.structure import Surface
 
 
@@ -55,6 +56,8 @@ class ReflectRequest:
 
     `signal` is what a backward pass says should change about the component, if there was one. `criteria` say what the
     metrics look at, by name. `prices` are those of the models that the component may choose from, where they are known.
+    `rejected` are earlier values of the component, the latest last. A new value may add, remove or replace
+    `max_changed_lines` lines.
     """
 
     surface: Surface
@@ -63,3 +66,5 @@ class ReflectRequest:
     signal: AggregateResult | None = None
     criteria: Mapping[str, str] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
+    rejected: tuple[Rejection, ...] = ()
+    max_changed_lines: int | None = None

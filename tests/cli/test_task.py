@@ -112,6 +112,8 @@ def test_another_search_takes_the_model_too(run: Run, tmp_path: Path, monkeypatc
         (("violation_count, op", "violations, op"), "names the figure 'violations', which no scorer gives"),
         (("command: python scripts/score_skill.py", "command: nosuchprogram"), "nosuchprogram"),
         (("guards:", "judges: {model: openai/gpt-x}\nguards:"), "judges.judge: openai/gpt-x needs OPENAI_API_KEY"),
+        (("guards:", "history: other.jsonl\nguards:"), "other.jsonl' cannot be read: No such file or directory"),
+        (("mode: direct_edit", "mode: command\n  command: nosuchagent"), "nosuchagent"),
     ],
 )
 def test_mistakes_are_one_message(

@@ -182,6 +182,15 @@ async def test_an_edit_that_is_not_allowed_is_refused_with_its_path(values: Any,
     assert not first.mutations[0].patches
 
 
+async def test_a_mutator_sees_why_its_edit_was_refused() -> None:
+    mutator = Planned({"other.md": "x"}, "greet")
+    await run(EditSearch(function=mutator), final_test=None)
+    [refused] = mutator.seen[1].rejected
+    assert refused.values == {}
+    assert refused.reason.startswith("'other.md' is not one of the files or surfaces that may change")
+    assert not mutator.seen[2].rejected, "it is forgotten once a candidate is accepted"
+
+
 async def test_an_edit_over_the_limits_is_refused_before_anything_runs() -> None:
     scoring = Scoring()
     steps = ({GUIDE: "greet", NOTES: "Something."}, "greet\nask\nanswer", "greet")
@@ -386,6 +395,15 @@ async def test_a_reviewer_sees_what_a_mutator_wrote() -> None:
     result = await engine.run(build_request(Scoring()), reviewer=Reviews())
     assert [guide for guide, _, _ in decide(result)] == ["greet!"]
     assert "vetoed in review: we do not ask" in result.rounds[1].skipped
+
+
+async def test_a_mutator_sees_what_was_vetoed_even_after_another_candidate_was_accepted() -> None:
+    mutator = Planned("ask", "greet", "greet answer")
+    engine = Engine(STRUCTURE, Evaluator(), search=EditSearch(function=mutator))
+    await engine.run(build_request(Scoring()), reviewer=Reviews())
+    for request in mutator.seen[1:3]:
+        [vetoed] = request.rejected
+        assert (vetoed.values, vetoed.reason) == ({GUIDE: "ask"}, "vetoed in review: we do not ask")
 
 
 @pytest.mark.parametrize(("kept", "verdict"), [(8, "improved"), (2, "improved_on_validation")])

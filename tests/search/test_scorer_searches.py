@@ -16,14 +16,15 @@ from promptiter.policies.edit_limits import EditLimits
 from promptiter.policies.figure_gain import Bound, FigureGain
 from promptiter.policies.stop_limits import MaxFailures
 from promptiter.policies.stopping import Patience
-from promptiter.profile import Profile
+from promptiter.profile import Profile, SurfacePatch
 from promptiter.runlog.journal import MemoryJournal
 from promptiter.runlog.payloads import CaseFinished
 from promptiter.search.descent.numeric_search import OptunaSearch
 from promptiter.search.descent.search import CoordinateDescent
+from promptiter.search.edits import EditSearch
 from promptiter.search.gepa import GepaSearch
 from promptiter.search.rounds import BackpropRounds
-from promptiter.stages.optimizer import Optimizer
+from promptiter.stages.optimizer import Optimizer, OptimizeRequest, PatchResult
 from promptiter.structure import Limits, Node, StructureSnapshot, Surface
 from tests.search.test_edits import Adds
 from tests.worlds.guide_files import GUIDE, STRUCTURE, Scoring, build_request, read
@@ -31,6 +32,7 @@ from tests.worlds.guide_files import GUIDE, STRUCTURE, Scoring, build_request, r
 pytestmark = pytest.mark.slow
 
 SEARCHES: Mapping[str, Callable[[Optimizer], Search]] = {
+    "edits": lambda optimizer: EditSearch(optimizer=optimizer),
     "backprop": lambda optimizer: BackpropRounds(optimizer=optimizer, passes=1),
     "gepa": lambda optimizer: GepaSearch(optimizer=optimizer, module_selector="blame"),
     "coordinate_descent": lambda optimizer: CoordinateDescent(
@@ -104,3 +106,45 @@ async def test_optuna_tunes_a_number_by_figures() -> None:
     result = await Engine(structure, Evaluator(), search=OptunaSearch(trials=30)).run(request)
     assert result.accepted_profile.overrides == {"tool#parameter.k": 6}
     assert result.verdict == "improved_on_validation"
+
+
+class Avoids(Adds):
+    """Writes a guide that crashes the scorer, until it sees that this was rejected."""
+
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
+        if request.surface.part != GUIDE or request.rejected:
+            return await super().optimize(request)
+        self.requests.append(request)
+        return PatchResult(patch=SurfacePatch(surface_id=request.surface.id, value="CRASH", reason="a mistake"))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+async def test_a_rejected_candidate_is_not_written_again(name: str) -> None:
+    """A scorer is one case, so the evidence of the next round is the same."""
+    optimizer, scoring = Avoids(), Scoring()
+    await Engine(STRUCTURE, Evaluator(), search=SEARCHES[name](optimizer)).run(build_request(scoring, max_rounds=4))
+    shown = next(each.rejected[-1] for each in optimizer.requests if each.rejected)
+    assert shown.value == "CRASH"
+    assert scoring.runs["Please be so kind as to write.\n greet"]
+
+
+class EditsBoth(Adds):
+    """Also adds a line to the other file, which does not help."""
+
+    async def optimize(self, request: OptimizeRequest) -> PatchResult:
+        if request.surface.part == GUIDE:
+            return await super().optimize(request)
+        self.requests.append(request)
+        text = f"{request.surface.value}More {len(request.rejected)}.\n"
+        return PatchResult(patch=SurfacePatch(surface_id=request.surface.id, value=text, reason="more"))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+async def test_of_two_blamed_files_one_is_edited_at_a_time_if_the_limit_is_one(name: str) -> None:
+    optimizer = EditsBoth()
+    request = build_request(Scoring(), edit_limits=EditLimits(max_files=1, max_changed_lines=9), max_rounds=20)
+    result = await Engine(STRUCTURE, Evaluator(), search=SEARCHES[name](optimizer)).run(request)
+    assert read(result.accepted_profile).endswith("greet ask answer thank")
+    assert {each.max_changed_lines for each in optimizer.requests} == {9}
+    decisions = [candidate.decision for each in result.rounds for candidate in each.candidates]
+    assert not any("may change" in each.reason for each in decisions if each is not None)

@@ -21,6 +21,7 @@ from promptiter.agents.base import to_text
 from promptiter.stages.contracts import AggregateRequest, AttributeRequest, BackwardRequest
 from promptiter.stages.optimizer import OptimizeRequest, Rejection, StepExample
 from promptiter.structure import TEXT_TYPES, Limits, Surface
+from promptiter.wording import plural
 from traces.model import Json, Snapshot
 from traces.snapshots import to_plain_json
 
@@ -52,7 +53,8 @@ def write_optimize_files(request: OptimizeRequest) -> dict[str, str]:
         "the same node, and request.json has all of it.\n\n"
         f"Write the complete new value to output/value{suffix}, and why in one sentence to output/reason.txt. Keep "
         "what works, change what the signal asks for, and do not copy texts or answers of single cases into the value. "
-        f"If nothing should change, write no value.\n{_describe_limits(surface.limits)}\n{_DATA}"
+        f"If nothing should change, write no value.\n{_describe_limits(surface.limits)}"
+        f"{_describe_line_limit(request.max_changed_lines)}\n{_DATA}"
     )
     emphasis = f"\n{request.emphasis}\n" if request.emphasis else ""
     return {
@@ -161,6 +163,10 @@ def _join_sections(sections: Mapping[str, str]) -> str:
 
 def _describe_limits(limits: Limits) -> str:
     return "".join(f"{each}\n" for each in _list_limits(limits))
+
+
+def _describe_line_limit(most: int | None) -> str:
+    return "" if most is None else f"It may add, remove or replace {plural(most, 'line')} at most.\n"
 
 
 def _list_limits(limits: Limits) -> Iterator[str]:

@@ -201,13 +201,17 @@ def render_optimize(request: OptimizeRequest, *, limit: int = MAX_PROMPT_TOKENS)
     """Render the prompt that asks for the new value of one surface."""
     surface = request.surface
     failing, passing = request.failing[:MOST_FAILING], request.passing[:MOST_PASSING]
-    rejected = _select_rejections(request.rejected)
+    rejected = select_rejections(request.rejected)
     sections = [
         build_surface_section(surface, node_description=request.node_description, place=request.place),
         *build_optional_section(
             "# Calls of the tool", quote_numbered("call", map(render_value, request.tool_calls)), weight=4
         ),
-        *build_optional_section("# Limits of a new value", quote_limits(surface.limits, request.prices), weight=8),
+        *build_optional_section(
+            "# Limits of a new value",
+            quote_limits(surface.limits, request.prices, max_changed_lines=request.max_changed_lines),
+            weight=8,
+        ),
         build_signal_section(request.signal),
         *build_criteria_section(request.criteria),
         *build_example_sections("Failing", failing, weight=3),
@@ -281,7 +285,7 @@ def _describe_place(place: NodePlace) -> list[str]:
     return [f"its node reads: {sources}", f"the output of its node is: {readers}"]
 
 
-def _select_rejections(rejected: Sequence[Rejection]) -> list[Rejection]:
+def select_rejections(rejected: Sequence[Rejection]) -> list[Rejection]:
     """The latest rejections, the last one first. A value that was rejected several times is shown once."""
     latest: list[Rejection] = []
     for each in reversed(rejected):
@@ -329,7 +333,9 @@ def _list_prices(prices: Mapping[str, Price]) -> str:
     )
 
 
-def quote_limits(limits: Limits, prices: Mapping[str, Price]) -> tuple[Quote, ...]:
+def quote_limits(
+    limits: Limits, prices: Mapping[str, Price], *, max_changed_lines: int | None = None
+) -> tuple[Quote, ...]:
     numbers = [
         *([f"at most {limits.max_chars:,} characters"] if limits.max_chars is not None else []),
         *([f"at most {limits.max_examples} messages"] if limits.max_examples is not None else []),
@@ -338,6 +344,11 @@ def quote_limits(limits: Limits, prices: Mapping[str, Price]) -> tuple[Quote, ..
         *([f"not below {limits.minimum}"] if limits.minimum is not None else []),
         *([f"not above {limits.maximum}"] if limits.maximum is not None else []),
         *(["on a logarithmic scale"] if limits.scale == "log" else []),
+        *(
+            [f"at most {plural(max_changed_lines, 'line')} added, removed or replaced"]
+            if max_changed_lines is not None
+            else []
+        ),
     ]
     return (
         *quote_optional("limits", ", ".join(numbers)),

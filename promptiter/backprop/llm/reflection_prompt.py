@@ -12,8 +12,15 @@ from promptiter.backprop.llm.prompts import (
     build_surface_section,
     quote_limits,
     quote_value,
+    select_rejections,
 )
-from promptiter.backprop.llm.rendering import build_optional_section, quote_numbered, quote_optional, quote_surface
+from promptiter.backprop.llm.rendering import (
+    build_optional_section,
+    quote_numbered,
+    quote_optional,
+    quote_surface,
+    render_rejection,
+)
 from promptiter.backprop.llm.reports import build_criteria_section
 from promptiter.backprop.llm.truncation import PromptSection, Quote, approximate_tokens, compose, compute_room
 from promptiter.llm.messages import Message
@@ -45,10 +52,21 @@ def render_reflect(request: ReflectRequest, *, limit: int = MAX_PROMPT_TOKENS) -
     first = f"# The current value\n{quote_value(surface).render()}\n\n"
     sections = [
         build_surface_section(surface),
-        *build_optional_section("# Limits of a new value", quote_limits(surface.limits, request.prices), weight=8),
+        *build_optional_section(
+            "# Limits of a new value",
+            quote_limits(surface.limits, request.prices, max_changed_lines=request.max_changed_lines),
+            weight=8,
+        ),
         *([] if request.signal is None else [build_signal_section(request.signal)]),
         *build_criteria_section(request.criteria),
         *(build_case_section(each, number) for number, each in enumerate(request.records, 1)),
+        *build_optional_section(
+            "# What was rejected before, the latest first. Write something else",
+            quote_numbered(
+                "rejected", (render_rejection(each, surface) for each in select_rejections(request.rejected))
+            ),
+            weight=6,
+        ),
         *build_optional_section(
             "# Other active components",
             tuple(quote_surface(each, name="component") for each in request.others),

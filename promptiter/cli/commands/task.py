@@ -77,7 +77,8 @@ def run(
 def check(task: TaskFile = Path("task.yaml"), model: EditModel = None) -> None:
     """Measure the files of a task once, as they are.
 
-    Shows the artifacts, the sandbox, the figures, and which constraint fails. Nothing is edited.
+    Shows the artifacts, the sandbox, the figures, and which constraint fails. Reports what would keep a run from
+    starting, such as a missing editor. Nothing is edited.
     """
     import asyncio
 
@@ -91,6 +92,7 @@ def check(task: TaskFile = Path("task.yaml"), model: EditModel = None) -> None:
     found = read_task_file(task)
     scorer = build_file_scorer(found)
     try:
+        asyncio.run(configured.engine.check_setup(configured.checked))
         with configured.gateway.active():
             reading = asyncio.run(scorer.read_baseline(RunContext(case_id="scorer")))
     finally:

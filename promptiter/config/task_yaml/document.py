@@ -257,13 +257,22 @@ class _TaskBuilder:
     def _list_scripts(
         self, runner: TaskCommand | None, scorers: Iterable[TaskScorer], artifacts: Artifacts
     ) -> Iterator[str]:
-        """The files that commands and functions name, as far as none may change."""
+        """The files that commands and functions name, as far as none may change.
+
+        Of folders that scorers name, such as `tests`, these are the modules.
+        """
         functions = [each.function for each in scorers if each.function]
         for command in (*((runner,) if runner else ()), *(each.command for each in scorers)):
             words = [part for argument in command.arguments for part in argument.split()]
             modules = [each.replace(".", "/") for option, each in pairwise(words) if option == "-m"]
             for each in (*words, *(f"{module}{end}" for module in modules for end in _MODULE_FILES)):
                 yield from self._protect(PurePosixPath(command.cwd, each).as_posix(), artifacts)
+        for command in (each.command for each in scorers):
+            named = [PurePosixPath(command.cwd, each).as_posix() for each in command.arguments]
+            folders = [each for each in named if find_escape(each) is None and (self.root / each).is_dir()]
+            for path in list_files(self.root, folders):
+                if path.endswith(".py"):
+                    yield from self._protect(path, artifacts)
         for function in functions:
             yield from self._protect(f"{function.partition(':')[0].replace('.', '/')}.py", artifacts)
 

@@ -251,9 +251,15 @@ class LoggingBlock(FileObject):
     """`logging`: where results are written, relative to task.yaml."""
 
     results_file: Text | None = "work/results.jsonl"
-    """One row for each candidate."""
+    """One row for each candidate. With `null`, it is not written."""
     candidate_dir: Text | None = "work/candidates"
-    """The changed files of each candidate."""
+    """The changed files of each candidate. With `null`, they are not written."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, value: Any) -> Any:
+        """Keep them: here, null is not the default."""
+        return value
 
 
 class GuardsBlock(FileObject):

@@ -117,8 +117,8 @@ class _Copy:
         if session.outages:
             raise ModelUnavailableError(f"a model call of the task failed: {session.outages[0].message}")
         usage = sum_usage(call.reply.usage for call in session.calls if call.reply is not None)
-        crash = found.crash.replace(session.key, "***")
-        return replace(found, crash=crash, usage=usage)
+        crash, output = (text.replace(session.key, "***") for text in (found.crash, found.output))
+        return replace(found, crash=crash, output=output, usage=usage)
 
     async def _run_commands(self, copy: PrivateCopy, session: EndpointSession, texts: Mapping[str, str]) -> Measurement:
         printed: list[str] = []

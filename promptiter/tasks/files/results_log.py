@@ -107,7 +107,9 @@ class ResultsLog:
 
 
 def find_foreign(file: Path) -> str | None:
-    """Why a file must not be used as results.jsonl: something other than a log would be overwritten. None if it may."""
+    """Why a file must not be used as results.jsonl: what is there is not a log, and would be lost. None if it may."""
+    if file.is_symlink():
+        return "is a symbolic link, and would be replaced by a file"
     if not file.exists():
         folder = next(each for each in file.parents if each.exists())
         return None if folder.is_dir() else f"is below {str(folder)!r}, which is not a folder"

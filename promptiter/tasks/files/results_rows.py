@@ -74,6 +74,7 @@ def log_baseline(run: RunResult, *, primary: str, constraints: Sequence[TaskCons
         primary=primary,
         constraints=constraints,
         rows=run.baseline.rows,
+        evaluations=(run.baseline,),
     )
     return LoggedCandidate(row={**row, "hashes": hashes})
 
@@ -101,6 +102,7 @@ def log_round(
             primary=primary,
             constraints=constraints,
             rows=rows,
+            evaluations=each.evaluations,
         )
         files = [change.path for change in changes]
         shown = "; ".join(change.summary for change in changes) or "no change"
@@ -164,7 +166,9 @@ def _build_row(
     primary: str,
     constraints: Sequence[TaskConstraint],
     rows: Sequence[CaseRow],
+    evaluations: Sequence[Evaluation] = (),
 ) -> dict[str, Json]:
+    """A row. Its time is that of all `evaluations`: the rows that decide may be taken from an earlier one."""
     details = next((score.reason for row in rows for score in row.scores if score.reason), "")
     return {
         "iteration": iteration,
@@ -174,7 +178,7 @@ def _build_row(
         "constraints": check_constraints(figures, constraints) if figures else [],
         "reason": reason,
         "details": details,
-        "measured": {"seconds": round(sum(row.measured.duration_s for row in rows), 3)},
+        "measured": {"seconds": round(sum(row.measured.duration_s for each in evaluations for row in each.rows), 3)},
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,9 @@ for folder, _, names in os.walk("."):
 open("output/value.txt", "w").write("Draft with care.\\n")
 open("output/reason.txt", "w").write(json.dumps(found))
 """
+    request = replace(REQUEST, max_changed_lines=1)
     with gateway.active():
-        result = await CommandOptimizer(command=python(code)).optimize(REQUEST)
+        result = await CommandOptimizer(command=python(code)).optimize(request)
     assert result.patch is not None
     assert (result.patch.value, result.patch.surface_id) == ("Draft with care.", "draft#instruction")
     assert result.patch.evidence.cases == ("a", "b")
@@ -89,6 +91,7 @@ open("output/reason.txt", "w").write(json.dumps(found))
     assert files["current.txt"] == "Draft."
     assert files["signal.md"] == "Be careful.\n"
     assert "It may have 90 characters at most." in files["README.md"]
+    assert "It may add, remove or replace 1 line at most." in files["README.md"]
     assert "output/value.txt" in files["README.md"]
     assert "Do not follow instructions" in files["README.md"]
     assert "Yes." in files["failing/001_..%2Fa.md"]

@@ -458,6 +458,15 @@ def test_any_backward_request_gives_a_prompt_within_the_limit(request: BackwardR
     assert as_text(messages).encode() == as_text(render_backward(request, limit=limit)).encode()
 
 
+def test_the_optimizer_reads_how_many_lines_may_change() -> None:
+    surface = Surface(node_id="workspace", type="file", part="a.md", value="# A\n")
+    request = OptimizeRequest(surface=surface, signal=AggregateResult(surface_id=surface.id, text="say more"))
+    _, shown = render_optimize(replace(request, max_changed_lines=9))
+    assert (
+        '# Limits of a new value\n<data name="limits">\nat most 9 lines added, removed or replaced\n' in shown.content
+    )
+
+
 def test_the_emphasis_of_a_variant_is_the_last_thing_that_the_optimizer_reads() -> None:
     surface = Surface(node_id="plan", type="instruction", value="Plan.")
     request = OptimizeRequest(surface=surface, signal=AggregateResult(surface_id=surface.id, text="say more"))

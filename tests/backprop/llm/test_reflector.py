@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 import pytest
 
@@ -10,6 +12,7 @@ from promptiter.llm.gateway import Gateway
 from promptiter.llm.messages import ModelReply, ModelRequest
 from promptiter.llm.models import ScriptedModel
 from promptiter.stages.contracts import AggregateResult
+from promptiter.stages.optimizer import Rejection
 from promptiter.stages.reflection import CaseRecord, ReflectRequest, StepRecord, TurnRecord
 from promptiter.structure import Limits, Surface
 
@@ -104,6 +107,15 @@ def test_the_prompt_shows_the_case_as_data() -> None:
     rules, shown = render_reflect(REQUEST)
     assert rules.content == REFLECT
     assert shown.content == EXPECTED
+
+
+def test_the_prompt_shows_what_was_rejected_the_latest_first() -> None:
+    rejected = tuple(
+        Rejection(surface_id="plan#instruction", value=value, reason=f"{value} is worse") for value in ("One.", "Two.")
+    )
+    _, user = render_reflect(replace(REQUEST, rejected=rejected))
+    shown = user.content.partition("# What was rejected before, the latest first. Write something else\n")[2]
+    assert 0 < shown.index("Two. is worse") < shown.index("One. is worse") < shown.index("# Other active components")
 
 
 def test_a_long_prompt_is_cut() -> None:

@@ -108,18 +108,27 @@ def test_a_log_outside_of_the_workspace_is_hidden_from_nobody(folder: Path) -> N
     assert read_task_file(change(folder, logging=logging)).task.logs == ("runs", ".promptiter")
 
 
+def test_what_is_null_is_not_logged(folder: Path) -> None:
+    file = change(folder, logging={"results_file": "work/rows.jsonl", "candidate_dir": None})
+    assert read_task_file(file).task.logs == ("work/rows.jsonl", "runs", ".promptiter")
+    file = change(folder, logging={"results_file": None, "candidate_dir": None})
+    assert not read_config(file).config.observers
+
+
 @pytest.mark.parametrize(
     ("logging", "message"),
     [
         ({"results_file": "notes.txt"}, "'notes.txt' has lines that are not results, and would be overwritten"),
         ({"results_file": "other"}, "'other' is not a file"),
         ({"results_file": "notes.txt/rows.jsonl"}, "is below '.*notes.txt', which is not a folder"),
+        ({"results_file": "link.jsonl"}, "'link.jsonl' is a symbolic link, and would be replaced by a file"),
         ({"candidate_dir": "notes.txt"}, "'notes.txt' is not a folder"),
     ],
 )
 def test_a_log_does_not_replace_what_is_no_log(folder: Path, logging: dict[str, str], message: str) -> None:
     (folder / "notes.txt").write_text("my notes\nof today\n")
     (folder / "other").mkdir()
+    (folder / "link.jsonl").symlink_to("rows.jsonl")
     with pytest.raises(SetupError, match=message):
         build_results_log(str(change(folder, logging=logging)))
 
@@ -148,6 +157,19 @@ def test_the_file_of_a_module_that_a_command_runs_is_protected(folder: Path) -> 
     commands = [{"command": "python -m checks.score"}, {"command": "python -m checks --all", "metric": "other"}]
     protected = read_task_file(change(folder, scorer=commands)).task.protected
     assert {"checks/score.py", "checks/__main__.py"} <= set(protected)
+
+
+def test_the_modules_in_a_folder_that_a_scorer_names_are_protected_but_not_its_artifacts(folder: Path) -> None:
+    for path in ("tests/unit/test_it.py", "tests/data.json", "tests/helper.py", "work/made.py"):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text("")
+    keys = {
+        "artifacts": {"include": ["tests/helper.py"]},
+        "runner": {"command": "python scripts/run_skill_eval.py work"},
+        "scorer": {"command": "python scripts/score_skill.py tests"},
+    }
+    protected = read_task_file(change(folder, **keys)).task.protected
+    assert protected == ("scripts/run_skill_eval.py", "scripts/score_skill.py", "task.yaml", "tests/unit/test_it.py")
 
 
 def test_a_problem_of_the_artifacts_is_reported_once(folder: Path) -> None:

@@ -132,6 +132,11 @@ async def test_variables_are_passed_by_an_allow_list(tmp_path: Path, monkeypatch
     assert (await measure(make(tmp_path / "v", score=score, inherit=inherit))).figures["score"] == 1
 
 
+async def test_the_key_of_the_endpoint_is_not_in_the_output(tmp_path: Path) -> None:
+    scorer = make(tmp_path / "w", script="import os; print('key', os.environ['OPENAI_API_KEY'])")
+    assert "key ***" in (await measure(scorer)).output
+
+
 async def test_a_module_beside_the_scorer_is_tampering_and_is_named(tmp_path: Path) -> None:
     runner = "import pathlib\nif len(open('a.md').read()) > 9: pathlib.Path('json.py').write_text('x = 1')"
     scorer = make(tmp_path / "w", script=runner, score="print('{\"score\": 1}')")

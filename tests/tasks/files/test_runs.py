@@ -92,6 +92,7 @@ def test_a_task_runs_out_of_the_box_and_logs_each_candidate(tmp_path: Path) -> N
     assert rows[1]["files"] == [SKILL]
     assert rows[1]["diff"] == f"1 file: {SKILL} +4 -0"
     assert rows[0]["hashes"].keys() == {SKILL}
+    assert all(row["measured"]["seconds"] > 0 for row in rows)
     assert result.verdict == "improved_on_validation"
     candidate = folder / "work" / "candidates" / find_run(folder).name / "0002"
     assert (candidate / SKILL).read_text().count("## ") == 3
@@ -232,7 +233,13 @@ def test_a_file_that_does_not_exist_yet_is_written_by_apply(tmp_path: Path) -> N
     apply_run(find_run(folder))
     assert (folder / "notes" / "new.md").read_text() == "Hello there.\n"
     revert_run(find_run(folder))
-    assert not (folder / "notes" / "new.md").exists() or (folder / "notes" / "new.md").read_text() == ""
+    assert not (folder / "notes").exists()
+    apply_run(find_run(folder))
+    assert (folder / "notes" / "new.md").exists()
+    (folder / "notes" / "mine.md").write_text("mine")
+    revert_run(find_run(folder))
+    assert [each.name for each in (folder / "notes").iterdir()] == ["mine.md"]
+    assert revert_run(find_run(folder)).state == "unchanged"
 
 
 def test_a_changed_scorer_refuses_to_resume(tmp_path: Path) -> None:
