@@ -56,8 +56,13 @@ def quote_deliverable(files: Iterable[tuple[str, str]]) -> str:
 
 def read_texts(folder: Path, files: Iterable[str]) -> list[tuple[str, str]]:
     """The files of a deliverable that are texts, with their content."""
-    raws = ((name, (folder / name).read_bytes()) for name in sorted(files))
-    return [(show_name(name), raw.decode(errors="replace")) for name, raw in raws if b"\0" not in raw[:8192]]
+    texts = (name for name in sorted(files) if _is_text(folder / name))
+    return [(show_name(name), (folder / name).read_bytes().decode(errors="replace")) for name in texts]
+
+
+def _is_text(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return b"\0" not in opened.read(8192)
 
 
 def show_name(name: str) -> str:
