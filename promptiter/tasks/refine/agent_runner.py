@@ -84,6 +84,8 @@ class AgentRunner:
         delivered = find_deliverable(run_dir, record.run_id, request.run_id)
         if self.evaluator is None and delivered is not None and not (run_dir / COMPLETION).exists():
             raise IterationFailedError("NotMeasured", _describe_unmeasured(problem))
+        if self.files is not None and delivered is not None:
+            self.files.complete(delivered)
         if self.evaluator is not None and delivered is not None:
             record = await self._measure(record, delivered, run, repeat=request.number)
         if not (run_dir / COMPLETION).exists():
