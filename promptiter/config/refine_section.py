@@ -73,9 +73,11 @@ class FloorsSection(Section):
     """The least that an iteration may use. Its budget is half of what the seed used, but never less than this."""
 
     loops: Count | None = None
-    """Steps of the manager. By default 1."""
+    """Steps of the manager. By default 1; for a run of a black box, as many as it made."""
     workers: Count | None = None
-    """Steps of the other nodes. By default 1; for a run of promptiter, as many as there are such nodes."""
+    """Steps of the other nodes. By default 1; for a run of promptiter, as many as there are such nodes; for a run of a
+    black box, as many as it made.
+    """
     tool_calls: Count | None = None
     """Tool calls. By default 1."""
     tokens: Count | None = None

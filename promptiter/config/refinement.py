@@ -148,8 +148,10 @@ def build_case_refinement(
     roles = _choose_roles(section, agent, is_command=bool(settings.command))
     evaluator = engine.evaluator.for_run()
     seed = open_case(folder, result, cases, case_id=case_id, weights=evaluator.weights, roles=roles)
-    workers = [node for node in agent.describe().nodes if node.kind == "llm" and roles.is_worker(node.id)]
-    floors = BudgetFloors(workers=max(1, len(workers)), loops=max(1, len(roles.managers)), tokens=RUN_TOKENS)
+    is_configured = bool(section.manager or section.prefix_node)
+    if not is_configured and seed.record.use.loops == 0:  # what should manage was not seen: the prefix is for the task
+        roles = NodeRoles(workers=roles.workers)
+    floors = _choose_floors(agent, roles, seed)
     return _finish(
         seed,
         section,
@@ -269,6 +271,18 @@ def _finish(
         gateway=gateway,
         agent=agent,
         warnings=(MIXED,) if has_both else (),
+    )
+
+
+def _choose_floors(agent: Agent, roles: NodeRoles, seed: Seed) -> BudgetFloors:
+    """The least steps that a run of ours can do its task in: one of each node; of a black box, those that it made."""
+    nodes, use = agent.describe().nodes, seed.record.use
+    is_black_box = any(node.kind == "agent" for node in nodes)  # its own code decides how often it calls a model
+    workers = sum(node.kind == "llm" and roles.is_worker(node.id) for node in nodes)
+    return BudgetFloors(
+        loops=max(1, len(roles.managers), is_black_box * (use.loops or 0)),
+        workers=max(1, workers, is_black_box * (use.workers or 0)),
+        tokens=RUN_TOKENS,
     )
 
 

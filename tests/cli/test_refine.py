@@ -182,6 +182,7 @@ def test_options_that_cannot_be_used_are_refused(run: Run, tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     seed = write_run(tmp_path / "seed")
     assert "close its quotes" in run("refine", seed, "--command", "python 'step.py", code=2)
+    assert "--command is empty" in run("refine", seed, "--command", " ", code=2)
     assert "this result has no cases" in run("refine", seed, "--command", "true", "--case", "a", code=2)
     (tmp_path / "file").touch()
     printed = run("refine", seed, "--command", "true", "--work-dir", tmp_path / "file" / "work", code=2)
@@ -195,6 +196,7 @@ def test_options_that_cannot_be_used_are_refused(run: Run, tmp_path: Path, monke
     printed = run("refine", seed / "FINAL", "--command", "true", code=2)
     assert "is not a finished result: it has no run_completion.json and no rubric.md" in printed
     write_run(tmp_path / "study" / "tasks" / "intro" / "runs" / "r1", run_id="r1")
+    assert "has no task 'x'; its tasks are intro" in run("refine", "--target", "study:x", "--command", "true", code=2)
     target = ("--target", "study:intro", "--command", "true", "--work-dir", tmp_path / "work")
     assert "must be below" in run("refine", *target, code=2)
     assert not (seed / "refinement_sessions").exists()
@@ -229,6 +231,67 @@ def test_mixed_models_warn(run: Run, tmp_path: Path) -> None:
     given = ("--model", "a", "--tier-low", "b:c")
     printed = run("refine", seed, "--command", "false", *given, stream="err")
     assert "refinement.mixed_body: tier_* set; ignoring legacy model/worker_model" in printed
+
+
+def test_paths_and_errors_are_printed_line_by_line(run: Run, tmp_path: Path) -> None:
+    seed = write_run(tmp_path / ("long" * 30))
+    (tmp_path / "step.py").write_text("import sys\nsys.exit('one\\ntwo')")
+    command = f"{sys.executable} {tmp_path / 'step.py'}"
+    printed = run("refine", seed, "--command", command, code=1, stream="out").splitlines()
+    assert "Not refined: no iteration was finished." in printed
+    assert "stopped  error:CommandError: an iteration failed" in printed
+    assert printed[printed.index("         two") - 1].endswith("ended with exit code 1: one")
+    assert [line.startswith("session  ") for line in printed if line.endswith(".json")] == [True]
+
+
+def test_a_command_that_nothing_measures_is_explained(run: Run, tmp_path: Path) -> None:
+    seed = write_run(tmp_path / "seed")
+    printed = run("refine", seed, "--command", "echo better", code=1, stream="out")
+    assert "give --rubric FILE, or let the command" in printed
+    assert "no_prior_deliverable" in run("refine", seed, "--command", "true", code=1, stream="out")
+
+
+SCRIPT = """
+import json, os, sys, urllib.request
+
+def ask(prompt, message):
+    messages = [{"role": "system", "content": prompt}, {"role": "user", "content": message}]
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        data=json.dumps({"model": "own", "messages": messages}).encode(),
+        headers={"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"},
+    )
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+
+draft = ask(SENT, sys.stdin.read())
+print(ask("Say it again.", ask("Say it again.", draft)))
+"""
+SCRIPT_CONFIG = """
+agent: {command: [python, script.py, "{file:plan}"], prompts: {plan: plan.md}}
+cases: cases.jsonl
+metrics: [{metric_name: "refined_bot:sources"}]
+models: {own: {model: "refined_bot:echo"}}
+"""
+ECHO = """
+def echo(messages):
+    prompt, message = (each["content"] for each in messages)
+    if prompt == "Say it again.":
+        return "paris" if "[REFINEMENT" in message else message
+    return "paris, with sources" if "[REFINEMENT" in message else "paris"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", ["open(sys.argv[1]).read()", "'a prompt of its own'"], ids=["known", "unknown"])
+def test_the_first_call_of_a_script_is_shown_what_was_wrong(run: Run, project: Path, sent: str) -> None:
+    (project / "promptiter.yaml").write_text(SCRIPT_CONFIG)
+    (project / "refined_bot.py").write_text(METRIC + ECHO)
+    (project / "script.py").write_text(SCRIPT.replace("SENT", sent))
+    (project / "plan.md").write_text("You plan the answer.")
+    run("run", "--max-rounds", "0", "--quiet")
+    printed = run("refine", "latest", stream="err")
+    assert "refine: the case is 'capital of France'" in printed
+    assert "refine: iteration 1 has a loss of 0.000 (-1.000)" in printed
 
 
 REPORT = """

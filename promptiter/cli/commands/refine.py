@@ -118,7 +118,7 @@ def refine(
         models=ModelPair(manager=model or "", worker=worker_model or ""),
         tiers=TierPlan(**given) if given else None,
         agent=agent,
-        command=_split(command or ""),
+        command=() if command is None else _split(command),
         config=config,
         rubric=rubric,
         task=task,
@@ -138,6 +138,8 @@ def _run(configured: ConfiguredRefinement, *, as_json: bool) -> None:
 
     for warning in configured.warnings:
         echo(f"warning: {warning}", err=True)
+    if configured.seed.case is not None:
+        view.show_progress(f"the case is {configured.seed.case.id!r}")
     try:
         with divert_prints():
             session = asyncio.run(_refine_until_signal(configured))
@@ -169,9 +171,12 @@ async def _refine_until_signal(configured: ConfiguredRefinement) -> RefinementSe
 
 def _split(command: str) -> tuple[str, ...]:
     try:
-        return tuple(shlex.split(command))
+        words = tuple(shlex.split(command))
     except ValueError as error:
         raise SetupError(f"--command {command!r} cannot be split into words: {error}; close its quotes") from error
+    if not words:
+        raise SetupError("--command is empty; give a program and its arguments")
+    return words
 
 
 def _find_folder(run: str, rubric: Path | None, runs: Path | None) -> Path:

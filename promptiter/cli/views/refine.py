@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
-from promptiter.cli.output import echo, new_table, print_heading, print_rows
+from promptiter.cli.output import echo, new_table, print_heading
 from promptiter.tasks.refine.best import BEST, read_manifest
 from promptiter.tasks.refine.run_seeds import REFINED
 from promptiter.tasks.refine.seeds import SESSIONS, Seed, find_sessions, find_target_sessions
 from promptiter.tasks.refine.sessions import RefinementSession, list_chain
 from promptiter.wording import path_from_here, plural
 from traces.model import Json
+from traces.text import one_line
 
 STOP_REASONS = {
     "max_iterations": "all iterations were run",
@@ -55,9 +57,10 @@ def describe_stop(session: RefinementSession) -> str:
     if reason is None:
         return NOT_ENDED
     if reason.startswith("error:"):
-        what = "the deliverable could not be measured" if session.seed_loss is None else "an iteration failed"
-        return f"{what}: {session.error or reason.removeprefix('error:')}"
-    return STOP_REASONS.get(reason, reason)
+        return "the deliverable could not be measured" if session.seed_loss is None else "an iteration failed"
+    described = STOP_REASONS.get(reason, reason)
+    problem = session.iterations[-1].problem if session.iterations else None
+    return f"{described}: {problem}" if reason == "no_prior_deliverable" and problem else described
 
 
 def print_session(screen: Console, session: RefinementSession, seed: Seed) -> None:
@@ -65,9 +68,11 @@ def print_session(screen: Console, session: RefinementSession, seed: Seed) -> No
     if session.iterations:
         _print_iterations(screen, session)
     print_heading(screen, _headline(session))
+    _print_row(screen, "stopped", f"{session.stop_reason}: {describe_stop(session)}")
+    for line in (session.error or "").splitlines():
+        _print_row(screen, "", one_line(line))
     home = path_from_here(seed.home)
-    rows = [("stopped", f"{session.stop_reason}: {describe_stop(session)}")]
-    rows += [("session", str(path_from_here(seed.sessions.find_file(session.session_id))))]
+    rows = [("session", str(path_from_here(seed.sessions.find_file(session.session_id))))]
     if (manifest := read_manifest(seed.home)) is not None:
         rows.append(("best", f"{home / BEST}, with a loss of {manifest.best_loss:.3f}"))
         if session.best_iter and not session.promoted:
@@ -75,7 +80,13 @@ def print_session(screen: Console, session: RefinementSession, seed: Seed) -> No
         rows.append(
             ("next", f"diff -r {shlex.quote(str(path_from_here(seed.deliverable)))} {shlex.quote(str(home / BEST))}")
         )
-    print_rows(screen, rows)
+    for name, text in rows:
+        _print_row(screen, name, text)
+
+
+def _print_row(screen: Console, name: str, text: str) -> None:
+    """Print a line that is not wrapped, so that paths and commands can be copied."""
+    screen.print(Text.assemble((f"{name:<9}", "bold"), text), soft_wrap=True)
 
 
 def session_as_json(session: RefinementSession, seed: Seed, *, exit_code: int) -> Json:
@@ -154,7 +165,9 @@ def _headline(session: RefinementSession) -> str:
         return "Nothing to refine."
     if session.seed_loss is None:
         return "Not refined: nothing was run."
-    return f"Not refined: the seed is still the best, after {plural(len(session.iterations), 'iteration')}."
+    if not session.iterations:
+        return "Not refined: no iteration was finished."
+    return f"Not refined: the seed still wins, after {plural(len(session.iterations), 'iteration')}."
 
 
 def _format(loss: float | None) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from promptiter.agents.base import Agent, AgentRun, CaseInput, RunContext
+from promptiter.agents.black_box.prompt_matching import PromptMatcher
 from promptiter.errors import BudgetEndedError
 from promptiter.evaluation.case_runner import GuardedAgent, score_run
 from promptiter.evaluation.data.case import EvalCase, Turn
@@ -59,33 +60,48 @@ class AgentRunner:
         agent = self.build_agent(request)
         prefix = self._render_prefix(request)
         write_file(request.folders.root / PREFIX_FILE, prefix.encode())
-        guard = IterationGuard(self.roles, prefix=prefix, budget=request.budget, models=request.models)
+        guard = IterationGuard(
+            self.roles,
+            prefix=prefix,
+            budget=request.budget,
+            models=request.models,
+            find_node=self._make_matcher(agent, request).find_node,
+        )
         before = "" if self.roles.prefix_node is not None else prefix
         started = self.clock.seconds()
-        run, status = await self._call(_PrefixedAgent(GuardedAgent(agent), before), guard, request)
+        run, status, problem = await self._call(_PrefixedAgent(GuardedAgent(agent), before), guard, request)
         took = self.clock.seconds() - started
+        if guard.is_prefix_missed and not problem:
+            problem = (
+                f"{self.roles.prefix_node!r} made no step, so what was wrong was not shown; set refine.prefix_node"
+            )
         if run.error is not None:
             raise IterationFailedError(run.error.type, run.error.message)
         if run.output and not list_files(request.folders.output):
             write_file(request.folders.output / _name_answer(request.files), run.output.encode(errors="replace"))
         run_dir = _find_run_dir(request)
-        if self.evaluator is None and not (run_dir / COMPLETION).exists():
-            raise IterationFailedError("NotMeasured", f"the agent wrote no {COMPLETION}, and there are no metrics")
         record = self._describe(request, run_dir, status, guard.use, run, took)
         delivered = find_deliverable(run_dir, record.run_id, request.run_id)
+        if self.evaluator is None and delivered is not None and not (run_dir / COMPLETION).exists():
+            raise IterationFailedError("NotMeasured", _describe_unmeasured(problem))
+        if self.files is not None and delivered is not None:
+            self.files.complete(delivered)
         if self.evaluator is not None and delivered is not None:
             record = await self._measure(record, delivered, run, repeat=request.number)
         if not (run_dir / COMPLETION).exists():
             write_run(run_dir, record)
-        return FinishedIteration(record=record, run_dir=run_dir)
+        return FinishedIteration(record=record, run_dir=run_dir, problem=problem)
 
     async def measure(self, record: RunRecord, deliverable: Path) -> RunRecord:
         if self.evaluator is None:
             return record
         return await self._measure(record, deliverable, AgentRun(), repeat=0)
 
-    async def _call(self, agent: Agent, guard: IterationGuard, request: IterationRequest) -> tuple[AgentRun, str]:
-        """Run the agent within the budget of the iteration. A budget that ends leaves what was delivered so far."""
+    async def _call(self, agent: Agent, guard: IterationGuard, request: IterationRequest) -> tuple[AgentRun, str, str]:
+        """The agent's run within the budget of the iteration, its status, and the problem if the budget ended.
+
+        What was delivered until then is kept.
+        """
         budget = request.budget
         own = Budget(max_tokens=budget.max_total_tokens, allow_unknown_price=True)
         budgets = own if self.gateway.budget is None else Budgets(self.gateway.budget, own)
@@ -93,18 +109,26 @@ class AgentRunner:
         gateway.bind_to_running_loop()
         case = self._make_case(request)
         context = RunContext(case_id=case.id, repeat=request.number, seed=gateway.seed)
-        profile = self.profile or Profile.baseline(agent.describe())
+        profile = self._choose_profile(agent)
         simulator = None if self.evaluator is None else self.evaluator.user_simulator
         try:
             with gateway.active():
                 async with asyncio.timeout(budget.max_wall_time_s):
-                    return await converse(agent, case, profile, context, simulator), "completed"
+                    return await converse(agent, case, profile, context, simulator), "completed", ""
         except TimeoutError:
-            return AgentRun(), "timed_out"
+            return AgentRun(), "timed_out", f"it took longer than its {budget.max_wall_time_s} seconds"
         except BudgetEndedError as error:
             if error.cap not in ITERATION_CAPS:  # that of the whole session
                 raise
-            return AgentRun(), "budget_ended"
+            return AgentRun(), "budget_ended", str(error)
+
+    def _choose_profile(self, agent: Agent) -> Profile:
+        return self.profile or Profile.baseline(agent.describe())
+
+    def _make_matcher(self, agent: Agent, request: IterationRequest) -> PromptMatcher:
+        structure, profile = agent.describe(), self._choose_profile(agent)
+        values = {each: profile.value(each, structure) for each in structure.surface_ids}
+        return PromptMatcher(structure, values, request.task)
 
     def _make_case(self, request: IterationRequest) -> EvalCase:
         place = request.folders
@@ -191,6 +215,11 @@ def _find_run_dir(request: IterationRequest) -> Path:
         return own
     others = sorted(file.parent for file in own.parent.glob(f"*/{COMPLETION}"))
     return others[-1] if others else own
+
+
+def _describe_unmeasured(problem: str) -> str:
+    advice = f"give --rubric FILE, or let the command write a {COMPLETION} into its PROMPTITER_REFINE_RUN_DIR"
+    return f"nothing measures what the command delivered{f': {problem}' if problem else ''}; {advice}"
 
 
 def _name_answer(files: tuple[str, ...]) -> str:

@@ -2,12 +2,13 @@
 
 The first planning step of the manager begins with the prefix, in all calls of that step and in no other. Manager and
 workers get the models of the tier. Steps and tool calls beyond the budget are refused. Tokens are capped by a Budget of
-the gateway.
+the gateway. A call of a black box that does not name its node is of the one whose prompt is in the request, as in the
+trace of the seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from promptiter.errors import BudgetEndedError
@@ -31,6 +32,10 @@ class NodeRoles:
     workers: tuple[str, ...] = ()
     prefix_node: str | None = None
 
+    def names(self, node_id: str) -> bool:
+        """Whether a node is one of those with a role of their own."""
+        return node_id in (*self.managers, *self.workers, self.prefix_node)
+
     def is_manager(self, node_id: str) -> bool:
         return node_id in self.managers
 
@@ -49,14 +54,28 @@ class _Conversation:
 class IterationGuard:
     """A CallGuard for one iteration. It also counts steps and tool calls."""
 
-    def __init__(self, roles: NodeRoles, *, prefix: str, budget: IterationBudget, models: ModelPair) -> None:
+    def __init__(
+        self,
+        roles: NodeRoles,
+        *,
+        prefix: str,
+        budget: IterationBudget,
+        models: ModelPair,
+        find_node: Callable[[ModelRequest, str], str | None] = lambda _, node_id: node_id,
+    ) -> None:
         self._roles = roles
+        self._find_node = find_node
         self._prefix = prefix
         self._budget = budget
         self._models = models
         self._conversations: dict[tuple[str, str, int], list[_Conversation]] = {}
         self._is_prefix_shown = False
         self._loops = self._workers = self._tool_calls = 0
+
+    @property
+    def is_prefix_missed(self) -> bool:
+        """Whether the node that should get the prefix made no step."""
+        return self._roles.prefix_node is not None and not self._is_prefix_shown
 
     @property
     def use(self) -> ObservedUse:
@@ -66,6 +85,8 @@ class IterationGuard:
     def revise_request(self, request: ModelRequest, site: CallSite, node_id: str) -> ModelRequest:
         if isinstance(request, EmbeddingRequest):
             return request
+        if not self._roles.names(node_id):
+            node_id = self._find_node(request, node_id) or node_id
         conversation = self._find_conversation(request, site, node_id)
         messages = request.messages
         if conversation.is_prefixed:

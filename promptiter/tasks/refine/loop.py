@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Protocol
 
 from promptiter.errors import PromptiterError
 from promptiter.llm.redaction import process_redactor
-from promptiter.tasks.refine.best import BestManifest, write_best
+from promptiter.tasks.refine.best import BEST, BestManifest, write_best
 from promptiter.tasks.refine.budget import BudgetFloors, IterationBudget, halve_budget
 from promptiter.tasks.refine.deliverables import IterationFolders, find_deliverable, list_files
 from promptiter.tasks.refine.gradient import RefinementGradient, extract_gradient
@@ -60,10 +60,11 @@ class IterationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedIteration:
-    """The record of an iteration's run, and the folder of that run."""
+    """The record of an iteration's run, and its folder. `problem` says why it could not do all it should."""
 
     record: RunRecord
     run_dir: Path
+    problem: str = ""
 
 
 class IterationRunner(Protocol):
@@ -229,7 +230,7 @@ class _Loop:
         )
         took = self.clock.seconds() - started
         self.wall_time_s += took
-        record = finished.record
+        record = _add_missing_metrics(finished.record, before)
         delivered = find_deliverable(finished.run_dir, record.run_id, run_id)
         entry = IterationEntry(
             k=number,
@@ -242,6 +243,7 @@ class _Loop:
             parent_run_id=before.run_id,
             run_dir=_relative(finished.run_dir, self.seed.home),
             wall_time_s=round(took, 3),
+            problem=finished.problem or None,
         )
         self._take(entry, delivered)
         return _Prior(record=record, deliverable=delivered)
@@ -257,24 +259,26 @@ class _Loop:
         is_best = delivered is not None and entry.loss < before
         self._change(iterations=(*self.session.iterations, entry))
         self.notify(f"iteration {entry.k} has a loss of {entry.loss:.3f} ({entry.loss - self.losses[-2]:+.3f})")
+        if entry.problem:
+            self.notify(f"iteration {entry.k}: {entry.problem}")
         if not is_best or delivered is None:
             return
-        self._change(best_iter=entry.k)
-        promoted = write_best(
-            self.seed.home,
-            delivered,
-            BestManifest(
-                best_run_id=entry.run_id,
-                best_loss=entry.loss,
-                seed_loss=self.losses[0],
-                session_id=self.session.session_id,
-                seed_run_id=self.session.seed_run_id,
-                best_iter=entry.k,
-                delta=round(entry.loss - self.losses[0], 6),
-                run_dir=entry.run_dir or "",
-            ),
+        manifest = BestManifest(
+            best_run_id=entry.run_id,
+            best_loss=entry.loss,
+            seed_loss=self.losses[0],
+            session_id=self.session.session_id,
+            seed_run_id=self.session.seed_run_id,
+            best_iter=entry.k,
+            delta=round(entry.loss - self.losses[0], 6),
+            run_dir=entry.run_dir or "",
         )
-        self._change(promoted=promoted or bool(self.session.promoted))
+        try:
+            promoted = write_best(self.seed.home, delivered, manifest)
+        except OSError as error:
+            reason = f"{str(self.seed.home / BEST)!r} cannot be replaced: {error}"
+            raise IterationFailedError(type(error).__name__, reason) from error
+        self._change(best_iter=entry.k, promoted=promoted or bool(self.session.promoted))
 
     def _find_stop_reason(self) -> str | None:
         losses = self.losses
@@ -311,8 +315,15 @@ class IterationFailedError(PromptiterError):
     """The agent of an iteration failed. `kind` is the name of its error."""
 
     def __init__(self, kind: str, message: str) -> None:
-        super().__init__(f"{kind}: {message}" if message else kind)
+        super().__init__(message or kind)
         self.kind = kind
+
+
+def _add_missing_metrics(record: RunRecord, before: RunRecord) -> RunRecord:
+    """The record with the metrics that only the run before has, as 0: without them, the loss would seem to fall."""
+    known = {each.name for each in record.metrics}
+    missing = (replace(each, value=0.0) for each in before.metrics if each.name not in known)
+    return replace(record, metrics=(*record.metrics, *missing))
 
 
 def join_models(models: ModelPair) -> str:

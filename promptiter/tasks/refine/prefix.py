@@ -22,6 +22,8 @@ T = TypeVar("T")
 SHOWN_DEFECTS, SHOWN_GAPS, SHOWN_FILES = 14, 7, 5
 SHOWN_CHARACTERS = 240
 SHOWN_DELIVERABLE = 20_000
+SHOWN_OF_ALL = 100_000
+"""Characters that are shown of one file of a deliverable, and of all of them."""
 _SEVEREST_FIRST = ("critical", "blocker", "p0", "high", "major", "p1", "medium", "p2", "low", "minor", "p3")
 
 
@@ -50,14 +52,26 @@ def render_prefix(
 
 def quote_deliverable(files: Iterable[tuple[str, str]]) -> str:
     """The texts of a deliverable, for an agent that cannot read files."""
-    quoted = [quote_data(name, text, limit=SHOWN_DELIVERABLE) for name, text in files]
-    return "\n".join(["The prior deliverable:", *quoted, ""]) if quoted else ""
+    quoted, left, unseen = [], SHOWN_OF_ALL, 0
+    for name, text in files:
+        if left <= 0:
+            unseen += 1
+            continue
+        quoted.append(quote_data(name, text, limit=min(SHOWN_DELIVERABLE, left)))
+        left -= min(SHOWN_DELIVERABLE, len(text))
+    more = [f"{plural(unseen, 'more file')}, not shown here"] if unseen else []
+    return "\n".join(["The prior deliverable:", *quoted, *more, ""]) if quoted else ""
 
 
 def read_texts(folder: Path, files: Iterable[str]) -> list[tuple[str, str]]:
     """The files of a deliverable that are texts, with their content."""
-    raws = ((name, (folder / name).read_bytes()) for name in sorted(files))
-    return [(show_name(name), raw.decode(errors="replace")) for name, raw in raws if b"\0" not in raw[:8192]]
+    texts = (name for name in sorted(files) if _is_text(folder / name))
+    return [(show_name(name), (folder / name).read_bytes().decode(errors="replace")) for name in texts]
+
+
+def _is_text(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return b"\0" not in opened.read(8192)
 
 
 def show_name(name: str) -> str:

@@ -96,9 +96,9 @@ def read_use(budget: Mapping[str, Json], *, elapsed_s: Json = None) -> ObservedU
         workers=_whole(_find(budget, "workers", ("spawned", "used", "max"), "max_total_workers")),
         tool_calls=_whole(_find(budget, "tool_calls", ("used", "max"), "max_tool_calls")),
         tokens=_whole(_find(budget, "tokens", ("consumed", "used", "max"), "max_total_tokens")),
-        wall_time_s=_number(
+        wall_time_s=_amount(
             elapsed_s
-            if _number(elapsed_s) is not None
+            if _amount(elapsed_s) is not None
             else _find(budget, "wall_time", ("elapsed_s", "max_s"), "max_wall_time")
         ),
         max_depth=_whole(_find(budget, "depth", ("max",), "max_depth")),
@@ -236,6 +236,11 @@ def _number(value: Json) -> float | None:
     return float(value) if is_number(value) else None
 
 
-def _whole(value: Json) -> int | None:
+def _amount(value: Json) -> float | None:
     number = _number(value)
-    return None if number is None or number < 0 else int(number)
+    return None if number is None or number < 0 else number
+
+
+def _whole(value: Json) -> int | None:
+    amount = _amount(value)
+    return None if amount is None else int(amount)

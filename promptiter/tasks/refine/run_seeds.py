@@ -26,11 +26,11 @@ from promptiter.runs.event_file import FILE_NAME as JOURNAL
 from promptiter.runs.event_file import EventFile
 from promptiter.structure import StructureSnapshot
 from promptiter.tasks.refine.agent_runner import ANSWER_FILE
-from promptiter.tasks.refine.deliverables import FINAL
+from promptiter.tasks.refine.deliverables import FINAL, list_files
 from promptiter.tasks.refine.iteration_guard import NodeRoles
 from promptiter.tasks.refine.records import ModelPair, ObservedUse, RunRecord
 from promptiter.tasks.refine.run_folder import write_run
-from promptiter.tasks.refine.scored_files import SCORER_CASE, ScoredFiles, find_file_surfaces
+from promptiter.tasks.refine.scored_files import SCORER_CASE, ScoredFiles, find_file_surfaces, list_texts
 from promptiter.tasks.refine.scores import list_defects, list_metrics
 from promptiter.tasks.refine.seeds import Seed, find_sessions
 from traces import ExecutionTrace, digest
@@ -91,9 +91,8 @@ def open_case(
 def open_files(folder: Path, result: RunResult, files: ScoredFiles, *, task: str) -> Seed:
     """The seed of a run with a scorer: the files of its adopted profile, which are written below the run."""
     profile, structure = result.accepted_profile, result.structure
-    surfaces = find_file_surfaces(structure)
     name = folder.absolute().name
-    if not surfaces:
+    if not find_file_surfaces(structure):
         raise SetupError(f"the run {name!r} has neither cases nor files; there is no deliverable that can be refined")
     found = _find_finished(folder, profile, SCORER_SET.by_id, needs_output=False)
     if not found:
@@ -102,13 +101,20 @@ def open_files(folder: Path, result: RunResult, files: ScoredFiles, *, task: str
     home = find_home(folder, SCORER_CASE.id)
     record = RunRecord(run_id=f"{result.run_id or name}:{SCORER_CASE.id}", task=task)
     record = files.describe(record, measured.row.scores, measured.row.figures)
-    shutil.rmtree(home / FINAL, ignore_errors=True)
-    (home / FINAL).mkdir(parents=True)
-    for path, surface in surfaces.items():
-        if text := str(profile.value(surface, structure)):  # an empty one does not exist yet
-            write_file(home / FINAL / path, text.encode())
+    _write_final(home / FINAL, {path: text.encode() for path, text in list_texts(profile, structure).items()})
     write_run(home, record)
     return Seed(home=home, deliverable=home / FINAL, record=record, sessions=find_sessions(home))
+
+
+def _write_final(final: Path, files: Mapping[str, bytes]) -> None:
+    """Write a deliverable, unless it is there: another refinement may be reading it."""
+    present = list_files(final) if final.is_dir() else []
+    if present == sorted(files) and all((final / path).read_bytes() == raw for path, raw in files.items()):
+        return
+    shutil.rmtree(final, ignore_errors=True)
+    final.mkdir(parents=True)
+    for path, raw in files.items():
+        write_file(final / path, raw)
 
 
 def find_home(folder: Path, case_id: str) -> Path:

@@ -24,6 +24,7 @@ from promptiter.tasks.refine.deliverables import list_files
 from promptiter.tasks.refine.prefix import show_name
 from promptiter.tasks.refine.records import Defect, GateRejection, MetricValue, RunRecord
 from promptiter.tasks.refine.scores import list_defects, list_metrics
+from traces.files import write_file
 
 [SCORER_CASE] = SCORER_SET.cases
 
@@ -57,6 +58,13 @@ class ScoredFiles:
         scores = await score_run(self.evaluator.metrics, SCORER_CASE, run, repeat=repeat)
         return self.describe(record, scores, run.figures if isinstance(run, ScorerRun) else {})
 
+    def complete(self, deliverable: Path) -> None:
+        """Add the files of the seed that an iteration left out, so that what is kept is what is measured."""
+        root, present = deliverable.resolve(), set(list_files(deliverable))
+        for path, text in list_texts(self.profile, self.agent.describe()).items():
+            if path not in present and (deliverable / path).resolve().is_relative_to(root):
+                write_file(deliverable / path, text.encode())
+
     def describe(self, record: RunRecord, scores: Iterable[Score], figures: Figures) -> RunRecord:
         """The record with scores, and with the bounds that the figures do not meet."""
         scores = tuple(scores)
@@ -78,6 +86,12 @@ def find_file_surfaces(structure: StructureSnapshot) -> dict[str, str]:
     """The surfaces that are files, by path."""
     files = (each for each in structure.surfaces if each.type == "file" and each.part and not find_escape(each.part))
     return {each.part: each.id for each in files}
+
+
+def list_texts(profile: Profile, structure: StructureSnapshot) -> dict[str, str]:
+    """The files of a profile by path. An empty one does not exist yet."""
+    files = find_file_surfaces(structure).items()
+    return {path: text for path, surface in files if (text := str(profile.value(surface, structure)))}
 
 
 def _read_texts(deliverable: Path, known: Mapping[str, str]) -> tuple[dict[str, str], list[GateRejection]]:

@@ -33,11 +33,13 @@ from promptiter.tasks.refine.deliverables import (
 from promptiter.tasks.refine.records import RunRecord
 from promptiter.tasks.refine.run_folder import COMPLETION, read_run
 from promptiter.tasks.refine.sessions import SessionFolder
+from promptiter.wording import join_names
 
 SESSIONS = "refinement_sessions"
 WORK = "refinements_work"
 RUBRIC = "rubric.md"
 TASK = "task.md"
+SHOWN_TASKS = 8
 _NOT_DELIVERED = (BEST, SESSIONS, WORK, FINAL, RUBRIC, TASK, "promptiter.yaml")
 """What is in a folder with a rubric, and not part of its deliverable."""
 
@@ -145,7 +147,8 @@ def _find_task(target: str) -> tuple[Path, Path]:
     home = experiment / "tasks" / task_id
     if not home.is_dir():
         known = sorted(each.name for each in (experiment / "tasks").iterdir() if each.is_dir())
-        raise SetupError(f"the experiment {name!r} has no task {task_id!r}{nearest(task_id, known)}")
+        hint = nearest(task_id, known) or f"; its tasks are {join_names(known, limit=SHOWN_TASKS)}" * bool(known)
+        raise SetupError(f"the experiment {name!r} has no task {task_id!r}{hint}")
     return experiment, home
 
 
@@ -157,9 +160,11 @@ def _find_best_run(experiment: Path, home: Path) -> Path:
     runs = sorted(each.parent for each in home.glob(f"runs/*/{COMPLETION}"))
     if len(runs) == 1:
         return runs[0]
-    problem = f"{len(runs)} runs, and none is marked as the best" if runs else "no finished run"
+    if not runs:
+        raise SetupError(f"the task {str(home)!r} has no finished run: no runs/*/{COMPLETION} in it")
     raise SetupError(
-        f"the task {str(home)!r} has {problem}; write its id as best_run_id into {str(home / BEST / MANIFEST)!r}"
+        f"the task {str(home)!r} has {len(runs)} runs, and none is marked as the best; write the id of one as "
+        f"best_run_id into {str(home / BEST / MANIFEST)!r}"
     )
 
 

@@ -40,6 +40,8 @@ class IterationEntry(BaseModel):
     parent_run_id: str | None = None
     run_dir: str | None = None
     wall_time_s: float | None = None
+    problem: str | None = None
+    """Why the iteration could not do all it should, such as a budget that ended."""
 
 
 class RefinementSession(BaseModel):

@@ -49,3 +49,7 @@ def test_counts_are_rounded_up_and_tokens_down(used: int) -> None:
     halved = halve_budget(ObservedUse(loops=used, tokens=used))
     assert halved.max_loops == max(1, -(-used // 2))
     assert halved.max_total_tokens == max(1, used // 2)
+
+
+def test_a_time_below_0_is_not_known() -> None:
+    assert read_use({"wall_time": {"elapsed_s": -5.0}}, elapsed_s=-1.0).wall_time_s is None

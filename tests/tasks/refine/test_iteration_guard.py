@@ -47,6 +47,22 @@ def test_other_nodes_do_not_see_the_prefix() -> None:
     assert (watching.use.loops, watching.use.workers) == (1, 1)
 
 
+def test_a_call_that_names_no_node_is_of_the_one_that_is_found_for_it() -> None:
+    watching = IterationGuard(
+        ROLES,
+        prefix="PREFIX ",
+        budget=IterationBudget(),
+        models=ModelPair(),
+        find_node=lambda asked, _: "boss" if asked.messages[0].content == "lead" else None,
+    )
+    assert texts(watching.revise_request(request("write", "go"), SITE, "")) == ["write", "go"]
+    assert watching.is_prefix_missed
+    assert texts(watching.revise_request(request("lead", "go"), SITE, "")) == ["lead", "PREFIX go"]
+    assert texts(watching.revise_request(request("lead", "go"), SITE, "clerk")) == ["lead", "go"]
+    assert not watching.is_prefix_missed
+    assert (watching.use.loops, watching.use.workers) == (1, 1)  # without a role, a node is not counted
+
+
 def test_the_prefix_comes_before_the_last_message_of_the_user() -> None:
     with_examples = request("be", "example", "its answer", "the task")
     assert texts(guard().revise_request(with_examples, SITE, "boss"))[-1] == "PREFIX the task"

@@ -51,6 +51,8 @@ class Scripted:
     defects: tuple[Defect, ...] = ()
     status: str = "completed"
     run_id: str | None = None
+    is_measured: bool = True
+    problem: str = ""
 
 
 @dataclass
@@ -74,10 +76,10 @@ class ScriptedRunner:
             run_id=step.run_id or request.run_id,
             task=request.task,
             status=step.status,
-            metrics=(MetricValue(name="quality", value=1 - step.loss, threshold=step.threshold),),
+            metrics=(MetricValue(name="quality", value=1 - step.loss, threshold=step.threshold),) * step.is_measured,
             defects=step.defects,
         )
-        return FinishedIteration(record=record, run_dir=request.folders.run_dir)
+        return FinishedIteration(record=record, run_dir=request.folders.run_dir, problem=step.problem)
 
     async def measure(self, record: RunRecord, deliverable: Path) -> RunRecord:
         raise AssertionError(f"{record.run_id} in {deliverable} is measured already")
@@ -319,3 +321,24 @@ async def test_a_seed_without_a_deliverable_is_a_setup_error(tmp_path: Path) -> 
     write_completion(tmp_path / "seed")
     with pytest.raises(SetupError, match="has no deliverable"):
         open_run_folder(tmp_path / "seed")
+
+
+async def test_a_metric_that_an_iteration_leaves_out_counts_as_0(seed: Seed) -> None:
+    session, runner = await run_steps(seed, Scripted(is_measured=False), Scripted(0.3), iterations=2)
+    assert [entry.loss for entry in session.iterations] == [1.0, 0.3]
+    assert [gap.gap for gap in runner.requests[1].gradient.metric_gaps] == [1.0]
+
+
+async def test_a_best_that_cannot_be_written_is_not_an_improvement(seed: Seed) -> None:
+    (seed.home / ".BEST.lock").mkdir()
+    session, _ = await run_steps(seed, Scripted(0.3))
+    assert (session.stop_reason, session.best_iter) == ("error:IsADirectoryError", 0)
+    assert "BEST' cannot be replaced: " in (session.error or "")
+
+
+async def test_what_an_iteration_could_not_do_is_reported(seed: Seed) -> None:
+    messages: list[str] = []
+    runner = ScriptedRunner([Scripted(text=None, problem="its budget ended")])
+    session = await refine(seed, runner, clock=runner.clock.build(), notify=messages.append)
+    assert session.iterations[0].problem == "its budget ended"
+    assert "iteration 1: its budget ended" in messages

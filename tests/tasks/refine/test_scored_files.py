@@ -79,9 +79,21 @@ def test_files_that_cannot_be_measured_have_the_worst_loss(finished: Path, tmp_p
 
 
 def test_a_file_that_is_left_out_is_that_of_the_seed(finished: Path, tmp_path: Path) -> None:
-    session, _ = refine(finished, tmp_path, '""', more='out.rename(out.with_name("other.md"))', iterations=1)
+    session, home = refine(finished, tmp_path, '""', more='out.rename(out.with_name("other.md"))', iterations=1)
     [only] = session.iterations
     assert only.loss == pytest.approx((session.seed_loss or 0) + 0.05)  # the gate that refuses other.md
+    delivered = home / (only.run_dir or "") / "FINAL" / SKILL
+    assert delivered.read_text() == (home / "FINAL" / SKILL).read_text()
+
+
+def test_the_files_of_a_seed_are_written_once(finished: Path) -> None:
+    file = load_refinement(finished, RefinementSettings(command=("true",))).seed.deliverable / SKILL
+    before = file.stat()
+    load_refinement(finished, RefinementSettings(command=("true",)))
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    file.write_text("cut sh")
+    load_refinement(finished, RefinementSettings(command=("true",)))
+    assert file.read_text() != "cut sh"
 
 
 def test_what_writes_the_files_must_be_named(finished: Path) -> None:
