@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -142,7 +142,7 @@ class _TaskBuilder:
                 for each in given.policy.tie_breakers
             ),
             guards=self._build_guards(),
-            protected=tuple(sorted({*scripts, *self._list_protected(holdout, artifacts)})),
+            protected=tuple(sorted({*scripts, *self._list_protected(scorers, holdout, artifacts)})),
             logs=tuple(self._list_logs()),
             disclosures=() if holdout is None else find_disclosures(self.root, holdout.files),
             sandbox=TaskSandbox(
@@ -257,29 +257,32 @@ class _TaskBuilder:
     def _list_scripts(
         self, runner: TaskCommand | None, scorers: Iterable[TaskScorer], artifacts: Artifacts
     ) -> Iterator[str]:
-        """The files that commands and functions name, as far as none may change.
-
-        Of folders that scorers name, such as `tests`, these are the modules.
-        """
+        """The files that commands and functions name, as far as none may change."""
         functions = [each.function for each in scorers if each.function]
         for command in (*((runner,) if runner else ()), *(each.command for each in scorers)):
             words = [part for argument in command.arguments for part in argument.split()]
             modules = [each.replace(".", "/") for option, each in pairwise(words) if option == "-m"]
             for each in (*words, *(f"{module}{end}" for module in modules for end in _MODULE_FILES)):
                 yield from self._protect(PurePosixPath(command.cwd, each).as_posix(), artifacts)
+        for function in functions:
+            yield from self._protect(f"{function.partition(':')[0].replace('.', '/')}.py", artifacts)
+
+    def _list_modules(self, scorers: Iterable[TaskScorer], artifacts: Artifacts) -> Iterator[str]:
+        """The modules in folders that scorers name, such as `tests`."""
         for command in (each.command for each in scorers):
             named = [PurePosixPath(command.cwd, each).as_posix() for each in command.arguments]
             folders = [each for each in named if find_escape(each) is None and (self.root / each).is_dir()]
             for path in list_files(self.root, folders):
                 if path.endswith(".py"):
                     yield from self._protect(path, artifacts)
-        for function in functions:
-            yield from self._protect(f"{function.partition(':')[0].replace('.', '/')}.py", artifacts)
 
-    def _list_protected(self, holdout: TaskHoldout | None, artifacts: Artifacts) -> Iterator[str]:
-        """The scripts of the hold-out, the rubric, this file, and those of `protected`, as far as none may change."""
-        if holdout is not None:
-            yield from self._list_scripts(None, (holdout.scorer,), artifacts)
+    def _list_protected(
+        self, scorers: Sequence[TaskScorer], holdout: TaskHoldout | None, artifacts: Artifacts
+    ) -> Iterator[str]:
+        """What scorers need, the rubric, this file, and those of `protected`, as far as none may change."""
+        hidden = () if holdout is None else (holdout.scorer,)
+        yield from self._list_scripts(None, hidden, artifacts)
+        yield from self._list_modules((*scorers, *hidden), artifacts)
         for name in (self.file.name, RUBRIC):
             place = self.folder / name
             if place.is_relative_to(self.root):
