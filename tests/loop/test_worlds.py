@@ -80,7 +80,7 @@ async def test_a_patch_of_the_usual_suspect_hides_that_the_faults_are_fixed() ->
     assert await world.measure_score(world.make_profile({**world.fixes, **more})) == 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_walk_and_whole_traces_fix_the_same_surface() -> None:
     world = make_rules_world("join", seed=1)
     walk = await optimize_world(world, blame=LLMBackwarder(EXPERT))
@@ -89,7 +89,7 @@ async def test_a_walk_and_whole_traces_fix_the_same_surface() -> None:
     assert walk.expert.calls["blame"] > whole.expert.calls["blame"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_the_rules_world_passes_every_case_only_once_all_faults_are_fixed(scenario: RulesScenario) -> None:
     world = make_rules_world(scenario, seed=0)

@@ -214,7 +214,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_manager_continues_a_run_with_changes_whose_process_was_killed(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", dedent(PROGRAM), str(tmp_path))
     assert await process.wait() == -signal.SIGKILL

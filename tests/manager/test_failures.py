@@ -191,6 +191,7 @@ async def test_a_sweep_that_fails_is_tried_again(caplog: pytest.LogCaptureFixtur
         assert caplog.text.count("a bug of the store") >= 2
 
 
+@pytest.mark.long
 async def test_cancel_wins_over_success_at_every_event() -> None:
     small = SmallRun()
     types: list[str] = []

@@ -147,7 +147,7 @@ async def test_a_round_blames_only_the_cases_of_its_batch() -> None:
     assert result.accepted_score == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_run_with_ten_thousand_train_cases_runs_a_first_batch_of_them() -> None:
     search = BackpropRounds(Blames(), Merges(), Writes(), check=None)
     asked = desk.request(train=desk.eval_set("train", 10_000), max_rounds=2)

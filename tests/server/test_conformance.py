@@ -18,7 +18,7 @@ import pytest
 from promptiter.server.tokens import add_token
 from tests.server.served_project import serve_projects, write_project
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 CONFIG = """
 seed = 21
@@ -76,27 +76,18 @@ expected-statuses = ["2xx", "3xx", "4xx"]
 """
 
 
-def test_the_api_is_as_described(tmp_path: Path) -> None:
-    check(tmp_path, has_tokens=True, examples=2, phases="fuzzing")
-
-
-@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("has_tokens", "examples"), [(True, 80), (False, 20)])
-def test_many_requests_find_nothing_else(tmp_path: Path, has_tokens: bool, examples: int) -> None:
-    check(tmp_path, has_tokens=has_tokens, examples=examples, phases="coverage,fuzzing,stateful")
-
-
-def check(folder: Path, *, has_tokens: bool, examples: int, phases: str) -> None:
-    tokens = folder / "tokens.yaml"
+def test_the_api_is_as_described(tmp_path: Path, has_tokens: bool, examples: int) -> None:
+    tokens = tmp_path / "tokens.yaml"
     expires = datetime.now(UTC) + timedelta(days=1)
     headers: dict[str, str] = {}
     options: tuple[str, ...] = ("--requests-per-minute", "1000000", "--max-runs", "50", "--run-timeout-s", "5")
     if has_tokens:
         token = add_token(tokens, name="boss", scope="admin", apps=None, expires=expires)
         headers, options = {"Authorization": f"Bearer {token}"}, (*options, "--tokens", str(tokens))
-    quick, slow = write_project(folder / "quick"), write_project(folder / "slow", latency_s=600.0)
-    with serve_projects(quick, slow, store=f"sqlite:///{folder}/runs.db", options=options) as url:
+    quick, slow = write_project(tmp_path / "quick"), write_project(tmp_path / "slow", latency_s=600.0)
+    with serve_projects(quick, slow, store=f"sqlite:///{tmp_path}/runs.db", options=options) as url:
         with httpx.Client(base_url=f"{url}/promptiter/v1/apps", headers=headers, timeout=60) as client:
             ended = [client.post("/quick/runs").json()["result"] for _ in range(3)]
             running = client.post("/slow/async-runs").json()["result"]
@@ -111,15 +102,15 @@ def check(folder: Path, *, has_tokens: bool, examples: int, phases: str) -> None
         config = CONFIG
         for name, value in known.items():
             config = config.replace(name, str(value))
-        file = folder / "schemathesis.toml"
+        file = tmp_path / "schemathesis.toml"
         file.write_text(config, encoding="utf-8")
         given = [word for name, value in headers.items() for word in ("--header", f"{name}: {value}")]
         command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(file), "run", "--no-color", *given]
         found = subprocess.run(
-            [*command, "--checks", "all", "--phases", phases, f"{url}/promptiter/v1/openapi.json"],
+            [*command, "--checks", "all", "--phases", "coverage,fuzzing,stateful", f"{url}/promptiter/v1/openapi.json"],
             capture_output=True,
             text=True,
-            cwd=folder,
+            cwd=tmp_path,
             check=False,
         )
     assert found.returncode == 0, found.stdout[-20_000:] + found.stderr[-5_000:]

@@ -391,7 +391,7 @@ SWITCHING_UNTIL_EDITED = f"""
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["write", "replace"])
 def test_an_edit_at_any_moment_is_kept(folder: Path, how: str) -> None:
     chance = random.Random(6)

@@ -176,7 +176,7 @@ async def test_a_prompt_has_at_most_the_tokens_it_was_given() -> None:
         LLMAttributor("m", max_prompt_tokens=1_999)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_a_limit_a_prompt_may_fill_most_of_the_context_of_the_model() -> None:
     plain = Gateway(models={"gpt-4o-mini": ScriptedModel([])})
     assert LLMAttributor("gpt-4o", gateway=Gateway()).max_prompt_tokens == 128_000 * 3 // 4

@@ -435,7 +435,7 @@ POINTS_OF_ANY_KIND = st.builds(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=60)
 @given(
     st.builds(
@@ -475,7 +475,7 @@ def test_the_emphasis_of_a_variant_is_the_last_thing_that_the_optimizer_reads() 
     assert emphasized.content == f"{plain.content}\n\n# What to emphasize\n{EMPHASES[1]}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=60)
 @given(
     st.builds(

@@ -340,7 +340,7 @@ def test_a_predecessor_that_was_not_read_is_named() -> None:
     assert "## T2 lookup (S1): ran after T1 without reading it\n" in prompt
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=40)
 @given(st.lists(st.tuples(LONG, LONG, LONG), min_size=1, max_size=6), LONG, FINDINGS, LIMIT)
 def test_any_trace_gives_a_prompt_within_the_limit(

@@ -120,7 +120,7 @@ def test_a_a_runs_exceed_their_floor_in_about_1_of_20() -> None:
     assert above / 400 == pytest.approx(0.05, abs=0.03)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_smallest_gain_is_shown_in_four_of_five() -> None:
     """Cases are measured once; then the exact test decides about candidates that fix a share of the failures."""
     random, shown, runs, count = Random(3), 0, 400, 24

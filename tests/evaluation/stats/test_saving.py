@@ -35,7 +35,7 @@ def test_a_clear_saving_is_shown() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_noise_is_rarely_a_saving() -> None:
     random, shown = Random(1), 0
     for _ in range(60):

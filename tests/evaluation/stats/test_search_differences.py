@@ -27,6 +27,7 @@ def test_half_of_the_calls_is_found_with_ten_seeds() -> None:
     assert sum(each is not None and each.is_better for each in found) / 200 >= 0.8
 
 
+@pytest.mark.long
 def test_several_searches_that_are_alike_are_rarely_said_to_differ() -> None:
     rng, claims = Random(3), 0
     for _ in range(200):

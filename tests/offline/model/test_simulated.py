@@ -191,7 +191,7 @@ def test_the_chance_of_compliance_is_below_one_and_falls_with_length_and_rules()
     assert chance_of_compliance(0.98, characters=10**9, rules=10**9) == pytest.approx(0.98 * 0.25)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_rules_are_followed_as_often_as_the_chance_says() -> None:
     model = SimulatedModel()
     rule = "Include the order id."

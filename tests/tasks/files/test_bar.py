@@ -135,12 +135,6 @@ def check_kill(whole: Path, seq: int, folder: Path) -> None:
     assert len(set(answers)) == len(answers), "what was measured once is not measured again"
 
 
-def test_a_task_resumes_from_some_events(whole: Path, server: LoopbackServer, tmp_path: Path) -> None:
-    events = count_events(whole)
-    for seq in (events // 4, events // 2, events - 6):
-        check_kill(whole, seq, tmp_path / str(seq))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_task_resumes_from_every_event(chunk: int, whole: Path, server: LoopbackServer, tmp_path: Path) -> None:
