@@ -14,16 +14,18 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyPlan:
-    """A copy of the folder `root`, with other `files`. Paths are relative to it, with `/` between names.
+    """A copy of the folder `root`, with other `files`. All paths are relative to it, with `/` between names.
 
-    Commands cannot see what is `hidden`, which may be absolute paths too, nor change what is `protected`. They may
-    write `disk_bytes` in all, and run this many processes at a time. `memory_bytes` limits the address space of each.
+    Commands cannot see what is `hidden`, nor change what is `protected`. They may write `disk_bytes` in all, and run
+    this many processes at a time. `memory_bytes` limits the address space of each. `repositories` are hidden too: they
+    are absolute paths, since the repository of a folder is often above it.
     """
 
     root: Path
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     protected: tuple[str, ...] = ()
+    repositories: tuple[str, ...] = ()
     disk_bytes: int = 512 * MEBIBYTE
     processes: int = 256
     memory_bytes: int | None = None
@@ -37,8 +39,8 @@ class CopyPlan:
         for name, paths in (("hidden", self.hidden), ("protected", self.protected), ("files", tuple(self.files))):
             check_items(name, paths, str, wanted="relative paths")
             for path in paths:
-                if name != "hidden" or not path.startswith("/"):
-                    check_relative(name, path)
+                check_relative(name, path)
+        check_repositories("repositories", self.repositories)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,14 @@ class Changes:
     def paths(self) -> tuple[str, ...]:
         """All of them, sorted."""
         return tuple(sorted({*self.written, *self.deleted, *self.links, *self.special}))
+
+
+def check_repositories(place: str, paths: tuple[str, ...]) -> None:
+    """Raise SetupError unless these are absolute paths."""
+    check_items(place, paths, str, wanted="absolute paths")
+    for path in paths:
+        if not PurePosixPath(path).is_absolute() or "\0" in path:
+            raise SetupError(f"{place}: {path!r} is not an absolute path; write it as /folder/.git")
 
 
 def check_relative(place: str, path: str) -> None:

@@ -167,6 +167,7 @@ def _describe_copy(kind: Kind, plan: CopyPlan, root: Path, folder: Path | None) 
         "folder": None if folder is None else str(folder),
         "files": [[path, len(content)] for path, content in contents.items()],
         "hidden": sorted(plan.hidden),
+        "repositories": sorted(plan.repositories),
         "protected": sorted(plan.protected),
         "visible": sorted(map(str, needed)),
         "disk_bytes": plan.disk_bytes,

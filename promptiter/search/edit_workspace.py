@@ -11,7 +11,7 @@ from typing import Any
 from promptiter.errors import SetupError
 from promptiter.profile import Profile
 from promptiter.sandbox import CopyPlan
-from promptiter.sandbox.plan import MEBIBYTE, check_relative
+from promptiter.sandbox.plan import MEBIBYTE, check_relative, check_repositories
 from promptiter.sandbox.sandbox import WantedKind
 from promptiter.sources.file import FileSource
 from promptiter.structure import StructureSnapshot, surface_id
@@ -27,15 +27,16 @@ MAX_FILE_BYTES = 1_000_000
 class EditWorkspace:
     """A folder, and which of its files are `artifacts`: surfaces of the type file of one node, by their paths.
 
-    Paths are relative to `root`. A command cannot see the `hidden` ones, such as a hold-out, which may be absolute too,
-    nor change the `protected` ones. What it changes in folders with an `ignored` name does not count. The other fields
-    are those of the private copy.
+    All paths are relative to `root`. A command cannot see the `hidden` ones, such as a hold-out, nor change the
+    `protected` ones. What it changes in folders with an `ignored` name does not count. The other fields are those of
+    the private copy.
     """
 
     root: str | os.PathLike[str]
     artifacts: tuple[str, ...]
     hidden: tuple[str, ...] = ()
     protected: tuple[str, ...] = ()
+    repositories: tuple[str, ...] = ()
     ignored: tuple[str, ...] = IGNORED
     node: str = "workspace"
     sandbox: WantedKind = "auto"
@@ -50,8 +51,8 @@ class EditWorkspace:
             raise SetupError("the workspace of a mutator has no artifacts; name the files that it may edit")
         for name in ("artifacts", "hidden", "protected"):
             for path in getattr(self, name):
-                if name != "hidden" or not path.startswith("/"):
-                    check_relative(f"{name} of the workspace", path)
+                check_relative(f"{name} of the workspace", path)
+        check_repositories("repositories of the workspace", self.repositories)
 
     @property
     def folder(self) -> Path:
@@ -88,6 +89,7 @@ class EditWorkspace:
             files=files,
             hidden=self.hidden,
             protected=self.protected,
+            repositories=self.repositories,
             disk_bytes=self.disk_bytes,
             processes=self.processes,
             memory_bytes=self.memory_bytes,

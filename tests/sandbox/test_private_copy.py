@@ -286,6 +286,8 @@ def test_plans_with_paths_that_lead_out_are_refused(tmp_path: Path) -> None:
             CopyPlan(root=tmp_path, files={path: ""})
         with pytest.raises(SetupError, match="is not a path inside of the folder"):
             CopyPlan(root=tmp_path, hidden=(path,))
+    with pytest.raises(SetupError, match="is not an absolute path"):
+        CopyPlan(root=tmp_path, repositories=(".git",))
 
 
 async def test_files_of_a_plan_are_not_written_through_links(

@@ -124,6 +124,7 @@ def _convert_command(found: TaskDocument) -> dict[str, Json]:
             "artifacts": list(open_workspace(task).paths),
             "hidden": list(task.hidden),
             "protected": list(task.protected),
+            "repositories": list(task.repositories),
             "disk_bytes": task.sandbox.disk_bytes,
             "processes": task.sandbox.processes,
             "memory_bytes": task.sandbox.memory_bytes,

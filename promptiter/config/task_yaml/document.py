@@ -15,7 +15,7 @@ from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.llm.secret_fields import expand_variables
 from promptiter.sandbox.plan import MEBIBYTE
-from promptiter.tasks.files.disclosure import find_disclosures
+from promptiter.tasks.files.disclosure import find_compiled, find_repositories
 from promptiter.tasks.files.globs import find_escape, has_wildcard, list_files, matches
 from promptiter.tasks.files.python_scorer import build_command
 from promptiter.tasks.files.task import (
@@ -144,7 +144,8 @@ class _TaskBuilder:
             guards=self._build_guards(),
             protected=tuple(sorted({*scripts, *self._list_protected(scorers, holdout, artifacts)})),
             logs=tuple(self._list_logs()),
-            disclosures=() if holdout is None else find_disclosures(self.root, holdout.files),
+            compiled=() if holdout is None else find_compiled(self.root, holdout.files),
+            repositories=() if holdout is None else find_repositories(self.root),
             sandbox=TaskSandbox(
                 kind=given.sandbox.kind,
                 disk_bytes=given.sandbox.disk_mb * MEBIBYTE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from promptiter.sandbox.supervisor.changes import walk_files
@@ -49,14 +49,12 @@ def find_aliases(path: str, mounts: list[Mount]) -> list[str]:
     return sorted(found)
 
 
-def find_hidden(root: str, paths: Collection[str]) -> list[str]:
+def find_hidden(root: str, paths: Iterable[str], repositories: Iterable[str]) -> list[str]:
     """The real paths of what is to be hidden: what links lead to, and other hard links in the same folder, included.
 
-    Absolute paths are repositories: what is in them may have many hard links, but none that matters.
+    Not those of repositories: git makes many hard links in them, and none that matters.
     """
-    absolute = {os.path.realpath(path) for path in paths if path.startswith("/")}
-    places = [f"{root}/{path}" for path in paths if not path.startswith("/")]
-    found = {each for place in places for each in (place, os.path.realpath(place))}
+    found = {each for path in paths for each in (f"{root}/{path}", os.path.realpath(f"{root}/{path}"))}
     inodes = {
         (status.st_dev, status.st_ino)
         for place in found
@@ -65,7 +63,7 @@ def find_hidden(root: str, paths: Collection[str]) -> list[str]:
     }
     if inodes:
         found |= {f"{root}/{name}" for name, each in walk_files(root) if (each.st_dev, each.st_ino) in inodes}
-    return sorted(found | absolute)
+    return sorted(found.union(map(os.path.realpath, repositories)))
 
 
 def _find_below(path: str, folder: str) -> str | None:

@@ -21,6 +21,7 @@ class OpenRequest(NamedTuple):
     files: dict[str, bytes]
     hidden: list[str]
     protected: list[str]
+    repositories: list[str]
     visible: list[str]
     disk_bytes: int
     processes: int

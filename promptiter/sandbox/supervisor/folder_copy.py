@@ -34,7 +34,7 @@ class FolderCopy:
         for folder in (self.root, self._temporary):
             os.mkdir(folder, 0o700)
         self._outside = take_snapshot(request.root)
-        self._hidden = find_hidden(request.root, request.hidden)
+        self._hidden = find_hidden(request.root, request.hidden, request.repositories)
         copy_tree(request.root, self.root, skipped=frozenset(self._list_left_out()))
         write_plan(self.root, request.files)
         self._before = take_snapshot(self.root)

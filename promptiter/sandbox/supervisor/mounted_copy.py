@@ -32,7 +32,8 @@ class MountedCopy:
         self._pinned: set[str] = set()
         sockets = list_sockets()
         mounts = read_mounts()
-        hidden = [alias for place in find_hidden(self.root, request.hidden) for alias in find_aliases(place, mounts)]
+        places = find_hidden(self.root, request.hidden, request.repositories)
+        hidden = [alias for place in places for alias in find_aliases(place, mounts)]
         enter_namespaces(network=request.network)
         if request.folder is not None:
             os.mkdir(f"{request.folder}/copy")

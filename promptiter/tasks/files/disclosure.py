@@ -12,17 +12,16 @@ _REPOSITORIES = (".git", ".hg", ".jj", ".svn")
 _POINTER = "gitdir: "
 
 
-def find_disclosures(root: Path, files: Collection[str]) -> tuple[str, ...]:
-    """What tells the content of files of a folder: relative paths of modules, absolute ones of repositories."""
-    return (*sorted(_list_compiled(root, files)), *sorted({str(each) for each in _list_repositories(root)}))
+def find_compiled(root: Path, files: Collection[str]) -> tuple[str, ...]:
+    """Relative paths of what Python compiled from files of a folder."""
+    scripts = [root / each for each in files if each.endswith(".py")]
+    found = {place for file in scripts for place in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc")}
+    return tuple(sorted(each.relative_to(root).as_posix() for each in found))
 
 
-def _list_compiled(root: Path, files: Collection[str]) -> Iterator[str]:
-    for each in files:
-        if each.endswith(".py"):
-            file = root / each
-            for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
-                yield compiled.relative_to(root).as_posix()
+def find_repositories(root: Path) -> tuple[str, ...]:
+    """Absolute paths of the repositories that may have the history of a folder."""
+    return tuple(sorted({str(each) for each in _list_repositories(root)}))
 
 
 def _list_repositories(root: Path) -> Iterator[Path]:

@@ -258,6 +258,7 @@ def build_plan(task: FileTask, workspace: Workspace, texts: Mapping[str, str]) -
         files=workspace.encode(texts),
         hidden=tuple(each for each in task.hidden if (task.root / each).exists()),
         protected=tuple(each for each in task.protected if (task.root / each).exists()),
+        repositories=task.repositories,
         disk_bytes=task.sandbox.disk_bytes,
         processes=task.sandbox.processes,
         memory_bytes=task.sandbox.memory_bytes,

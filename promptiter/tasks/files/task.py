@@ -148,8 +148,8 @@ class TaskSandbox:
 class FileTask:
     """A file task. `folder` is that of its file, `root` the workspace.
 
-    No command may see `logs`. Those that run before the hold-out scorer do not see `disclosures`, which tell what is in
-    its files.
+    No command may see `logs`. Those that run before the hold-out scorer do not see its files either, nor modules
+    `compiled` from them, nor the `repositories` that have their history.
     """
 
     id: str
@@ -169,13 +169,14 @@ class FileTask:
     guards: TaskGuards = TaskGuards()
     protected: tuple[str, ...] = ()
     logs: tuple[str, ...] = ()
-    disclosures: tuple[str, ...] = ()
+    compiled: tuple[str, ...] = ()
+    repositories: tuple[str, ...] = ()
     sandbox: TaskSandbox = TaskSandbox()
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """What neither an editor nor the runner may see."""
-        return (*(self.holdout.files if self.holdout is not None else ()), *self.disclosures, *self.logs)
+        """Relative paths that neither an editor nor the runner may see."""
+        return (*(self.holdout.files if self.holdout is not None else ()), *self.compiled, *self.logs)
 
     @property
     def primary(self) -> TaskObjective:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from promptiter.tasks.files.disclosure import find_disclosures
+from promptiter.tasks.files.disclosure import find_compiled, find_repositories
 
 
 def run_git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *arguments], check=True)
 
 
-def find(root: Path, *files: str, below: Path) -> list[str]:
-    """Those that the test made: the machine may have a repository above."""
-    return [
-        each for each in find_disclosures(root, files) if not each.startswith("/") or Path(each).is_relative_to(below)
-    ]
+def find(root: Path, *, below: Path) -> list[str]:
+    """The repositories that the test made: the machine may have one above."""
+    return [each for each in find_repositories(root) if Path(each).is_relative_to(below)]
 
 
 def test_modules_that_were_compiled(tmp_path: Path) -> None:
@@ -24,8 +22,8 @@ def test_modules_that_were_compiled(tmp_path: Path) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     (tmp_path / "__pycache__" / "holder.cpython-311.pyc").touch()
-    found = find(tmp_path, "hold.py", "checks/deep.py", "data.json", below=tmp_path)
-    assert found == ["__pycache__/hold.cpython-311.pyc", "checks/__pycache__/deep.cpython-312.opt-1.pyc"]
+    found = find_compiled(tmp_path, ["hold.py", "checks/deep.py", "data.json"])
+    assert found == ("__pycache__/hold.cpython-311.pyc", "checks/__pycache__/deep.cpython-312.opt-1.pyc")
 
 
 def test_repositories_of_the_folder_and_above_it(tmp_path: Path) -> None:
