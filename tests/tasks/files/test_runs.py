@@ -17,6 +17,7 @@ from promptiter.api import apply_run, load_run, resume_run, revert_run
 from promptiter.cli.views.rounds import print_rounds
 from promptiter.errors import ApplyError, ChangedInputsError
 from promptiter.runlog.results import RunResult
+from promptiter.runs.report.files import write_report
 from promptiter.runs.summary import summarize_stored
 from promptiter.tasks.files.results_log import read_rows
 from tests.worlds.file_task import AS_PRINTED, make_skill_folder
@@ -97,6 +98,9 @@ def test_a_task_runs_out_of_the_box_and_logs_each_candidate(tmp_path: Path) -> N
     candidate = folder / "work" / "candidates" / find_run(folder).name / "0002"
     assert (candidate / SKILL).read_text().count("## ") == 3
     assert "+## Steps" in (candidate / "change.diff").read_text()
+    write_report(find_run(folder), result)
+    assert "| length\\_tokens | 34 | " in (find_run(folder) / "report.md").read_text()
+    assert "<tr><td>length_tokens</td>" in (find_run(folder) / "report.html").read_text()
 
 
 def test_rows_of_other_runs_stay_in_the_log(tmp_path: Path) -> None:
