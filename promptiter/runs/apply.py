@@ -171,7 +171,8 @@ def _carry_out(
     if commit_message is None or not plan.files:
         _replace(plan, project.folder, backup=backup)
         return None
-    commit, message = GitCommit.of([file.path for file in plan.files]), commit_message()
+    created = [file.path for file in plan.files if file.created]
+    commit, message = GitCommit.of([file.path for file in plan.files], created=created), commit_message()
     commit.check_clean()
     _replace(plan, project.folder, backup=backup)
     try:

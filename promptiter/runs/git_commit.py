@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,26 +16,28 @@ MAX_NAMES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitCommit:
-    """A commit that is yet to be made. All files are in the same work tree."""
+    """A commit that is yet to be made. All files are in the same work tree. Those that are `created` are new in it."""
 
     root: Path
     files: tuple[Path, ...]
+    created: tuple[Path, ...] = ()
 
     @staticmethod
-    def of(files: Sequence[Path]) -> GitCommit:
-        """The commit of these files. SetupError if they are not tracked by one git repository."""
-        roots = {_find_root(file.parent) for file in files}
+    def of(files: Sequence[Path], *, created: Collection[Path] = ()) -> GitCommit:
+        """The commit of these files. SetupError if one git repository does not track all that are not `created`."""
+        roots = {_find_root(next(each for each in file.parents if each.is_dir())) for file in files}
         if len(roots) > 1:
             raise SetupError(f"the files are in several git repositories: {join_names(sorted(map(str, roots)))}")
         root = roots.pop() if roots else Path()
         if files:
             tracked = run_git(root, "ls-files", "-z", "--full-name", "--", *_relate(root, files)).split("\0")
-            unknown = [name for name in _relate(root, files) if name not in tracked]
+            known = [file for file in files if file not in created]
+            unknown = [name for name in _relate(root, known) if name not in tracked]
             if unknown:
                 raise SetupError(
                     f"git does not track {join_names(unknown, limit=MAX_NAMES)}; add and commit them first"
                 )
-        return GitCommit(root=root, files=tuple(files))
+        return GitCommit(root=root, files=tuple(files), created=tuple(created))
 
     def check_clean(self) -> None:
         """SetupError if one of the files has changes that are not committed: they would be in the commit as well."""
@@ -67,7 +69,15 @@ class GitCommit:
 
     def make(self, message: str) -> str:
         """Commit the files, with all hooks; returns the hash. What is staged of other files stays staged."""
-        run_git(self.root, "commit", "--only", "--file=-", "--", *_relate(self.root, self.files), text=message.encode())
+        names, created = _relate(self.root, self.files), _relate(self.root, self.created)
+        if created:
+            run_git(self.root, "add", "--intent-to-add", "--", *created)
+        try:
+            run_git(self.root, "commit", "--only", "--file=-", "--", *names, text=message.encode())
+        except SetupError:
+            if created:
+                run_git(self.root, "reset", "--quiet", "--", *created)
+            raise
         return run_git(self.root, "rev-parse", "HEAD").strip()
 
     def _list_changed(self) -> list[str]:

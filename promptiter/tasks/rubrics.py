@@ -16,9 +16,13 @@ def read_rubrics(file: Path) -> tuple[str, ...]:
     """The rubrics of a file. SetupError if it cannot be read, or is empty."""
     try:
         text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise SetupError(
-            f"the rubric {str(file)!r} cannot be read: {error}; write rubric.md beside task.yaml"
+            f"the rubric {str(file)!r} cannot be read: {error.strerror or error}; write rubric.md beside task.yaml"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise SetupError(
+            f"the rubric {str(file)!r} has invalid UTF-8 at byte {error.start}; save it as UTF-8"
         ) from error
     if not text.strip():
         raise SetupError(f"the rubric {str(file)!r} is empty; list what a good result fulfils")

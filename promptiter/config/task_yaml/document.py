@@ -204,6 +204,7 @@ class _TaskBuilder:
             command=self._build_command(block, place, function=block.function or ""),
             function=block.function or "",
             metric=block.metric or default,
+            is_named=block.metric is not None,
             fields=fields,
         )
 

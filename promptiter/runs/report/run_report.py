@@ -19,6 +19,7 @@ from promptiter.evaluation.trace_file import FILE_NAME as TRACES
 from promptiter.evaluation.trace_file import TraceFile
 from promptiter.llm.cache.call_log import FILE_NAME as CALLS
 from promptiter.llm.ledger import TOOL
+from promptiter.policies.figures import average_figures
 from promptiter.runlog.results import Ablation, RoundResult, RunResult
 from promptiter.runs.cost_wording import (
     describe_difference,
@@ -71,17 +72,18 @@ class StageTable:
 class RunReport:
     """One run, finished or not, for its report.
 
-    `figures` are objectives and metrics on the cases of the search before and after, `sets` the mean score on each eval
-    set if there are several, `usage` the tokens and dollars of a case run. `hunks` are the changes of each surface, and
-    `evidence` the cases behind them. `diagrams` show how blame flowed along failing traces, `candidates` the tree of
-    those that a search kept, if any, and `iterations` how it came to them. `stages` is None without a forecast;
-    `unpriced` says how to set unknown prices. `inputs` are what the run was made from, and `caveats` what a reader
-    should know about the method.
+    `figures` are objectives and metrics on the cases of the search before and after, `measured` what a scorer recorded
+    in its own units, `sets` the mean score on each eval set if there are several, `usage` the tokens and dollars of a
+    case run. `hunks` are the changes of each surface, and `evidence` the cases behind them. `diagrams` show how blame
+    flowed along failing traces, `candidates` the tree of those that a search kept, if any, and `iterations` how it came
+    to them. `stages` is None without a forecast; `unpriced` says how to set unknown prices. `inputs` are what the run
+    was made from, and `caveats` what a reader should know about the method.
     """
 
     summary: RunSummary
     points: tuple[TrajectoryPoint, ...] = ()
     figures: tuple[FigureChange, ...] = ()
+    measured: tuple[FigureChange, ...] = ()
     sets: tuple[FigureChange, ...] = ()
     cases: tuple[CaseChange, ...] = ()
     hunks: Mapping[str, tuple[HunkEvidence, ...]]
@@ -143,6 +145,7 @@ def collect_report(result: RunResult, folder: Path, *, address: RunAddress | Non
         summary=summary,
         points=trajectory.points,
         figures=tuple(_list_figures(result.baseline, candidate)),
+        measured=tuple(_list_measured(result.baseline, candidate)),
         sets=tuple(_list_sets(summary, summarize_evaluation(candidate))),
         cases=list_case_changes(result),
         hunks=hunks,
@@ -214,6 +217,14 @@ def _list_figures(before: Evaluation | None, after: Evaluation | None) -> Iterat
     for name, mean in found.items() if len(found) > 1 else ():
         new = None if after is None else after.metric_means.get(name)
         yield FigureChange(name=name, before=mean, after=new, limit=before.thresholds[name])
+
+
+def _list_measured(before: Evaluation | None, after: Evaluation | None) -> Iterator[FigureChange]:
+    """What a scorer recorded in its own units."""
+    old, new = (average_figures(each.rows) if each is not None else {} for each in (before, after))
+    for name, figure in old.items():
+        if after is None or name in new:
+            yield FigureChange(name=name, before=figure, after=new.get(name))
 
 
 def _list_sets(summary: RunSummary, candidate: EvaluationSummary | None) -> Iterator[FigureChange]:

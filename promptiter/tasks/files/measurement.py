@@ -288,7 +288,10 @@ def _describe_commands(task: FileTask, part: str) -> Json:
 
 
 def _name_score(output: ScorerOutput, scorer: TaskScorer) -> ScoredOutput:
-    return ScoredOutput(metric=scorer.metric, score=output.score, metrics=output.metrics, cases=output.cases)
+    metric = scorer.metric
+    if not scorer.is_named and output.metrics.get(metric, output.score) != output.score:
+        metric = "score"
+    return ScoredOutput(metric=metric, score=output.score, metrics=output.metrics, cases=output.cases)
 
 
 def _show_output(what: str, finished: FinishedProcess) -> str:

@@ -42,11 +42,16 @@ class OutputFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScorer:
-    """A command that prints JSON, or a Python function as `module:attr`. `metric` names its score."""
+    """A command that prints JSON, or a Python function as `module:attr`.
+
+    `metric` names its score. If the task does not say so (`is_named`) and one of its metrics has this name, that metric
+    is the figure, and the score is called `score`.
+    """
 
     command: TaskCommand
     function: str = ""
     metric: str = ""
+    is_named: bool = False
     fields: OutputFields = OutputFields()
 
     @property

@@ -105,6 +105,13 @@ async def test_the_figures_of_several_scorers_are_joined_and_must_have_different
         await measure(make(tmp_path / "w", scorer=[scorers[0], {**scorers[1], "metric": "score"}]))
 
 
+async def test_the_primary_metric_may_be_one_of_the_metrics_of_a_scorer(tmp_path: Path) -> None:
+    score = 'print(\'{"score": 0.5, "metrics": {"coverage": 0.25}}\')'
+    found = await measure(make(tmp_path / "w", score=score, objective={"primary_metric": "coverage"}))
+    assert found.figures == {"coverage": 0.25, "score": 0.5, "tampered_files": 0}
+    assert [(each.metric, each.value) for each in found.scores] == [("coverage", 0.25)]
+
+
 async def test_a_python_function_can_score(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     code = (

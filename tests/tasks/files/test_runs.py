@@ -15,8 +15,9 @@ from rich.console import Console
 
 from promptiter.api import apply_run, load_run, resume_run, revert_run
 from promptiter.cli.views.rounds import print_rounds
-from promptiter.errors import ChangedInputsError
+from promptiter.errors import ApplyError, ChangedInputsError
 from promptiter.runlog.results import RunResult
+from promptiter.runs.report.files import write_report
 from promptiter.runs.summary import summarize_stored
 from promptiter.tasks.files.results_log import read_rows
 from tests.worlds.file_task import AS_PRINTED, make_skill_folder
@@ -97,6 +98,9 @@ def test_a_task_runs_out_of_the_box_and_logs_each_candidate(tmp_path: Path) -> N
     candidate = folder / "work" / "candidates" / find_run(folder).name / "0002"
     assert (candidate / SKILL).read_text().count("## ") == 3
     assert "+## Steps" in (candidate / "change.diff").read_text()
+    write_report(find_run(folder), result)
+    assert "| length\\_tokens | 34 | " in (find_run(folder) / "report.md").read_text()
+    assert "<tr><td>length_tokens</td>" in (find_run(folder) / "report.html").read_text()
 
 
 def test_rows_of_other_runs_stay_in_the_log(tmp_path: Path) -> None:
@@ -240,6 +244,39 @@ def test_a_file_that_does_not_exist_yet_is_written_by_apply(tmp_path: Path) -> N
     revert_run(find_run(folder))
     assert [each.name for each in (folder / "notes").iterdir()] == ["mine.md"]
     assert revert_run(find_run(folder)).state == "unchanged"
+
+
+def test_a_file_that_does_not_exist_yet_is_committed_and_its_commit_is_undone_if_it_fails(tmp_path: Path) -> None:
+    folder = make(tmp_path / "w", artifacts={"include": ["notes/new.md"]}, budget={"max_iterations": 1})
+    (folder / "scripts" / "score_skill.py").write_text(
+        "import json, pathlib\nscore = int(pathlib.Path('notes/new.md').exists())\n"
+        "case = {'name': 'a', 'passed': score, 'expected': 'Hello there.', 'file': 'notes/new.md'}\n"
+        "metrics = {'violation_count': 0, 'length_tokens': 0}\n"
+        "print(json.dumps({'score': score, 'metrics': metrics, 'cases': [case]}))\n"
+    )
+
+    def git(*command: str) -> str:
+        return subprocess.run(["git", "-C", str(folder), *command], check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    git("config", "user.name", "t")
+    git("config", "user.email", "t@t")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    run(folder)
+    hook = folder / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(ApplyError, match="the files are as they were"):
+        apply_run(find_run(folder), commit=True)
+    assert not (folder / "notes").exists()
+    assert "notes" not in git("status", "--porcelain")
+    hook.unlink()
+    assert apply_run(find_run(folder), commit=True).commit
+    assert git("show", "--name-status", "--format=", "HEAD").split() == ["A", "notes/new.md"]
+    assert revert_run(find_run(folder), commit=True).commit
+    assert git("show", "--name-status", "--format=", "HEAD").split() == ["D", "notes/new.md"]
 
 
 def test_a_changed_scorer_refuses_to_resume(tmp_path: Path) -> None:
