@@ -40,6 +40,7 @@ from promptiter.tasks.refine.run_seeds import choose_roles, open_case, open_file
 from promptiter.tasks.refine.scored_files import ScoredFiles
 from promptiter.tasks.refine.seeds import (
     RUBRIC,
+    WORK,
     Seed,
     find_target_sessions,
     is_run_folder,
@@ -232,7 +233,7 @@ def _finish(
     files: ScoredFiles | None = None,
 ) -> ConfiguredRefinement:
     if settings.work is not None:
-        _create_work(settings.work)
+        _create_work(settings.work, seed)
     tiers = section.tiers.build() if settings.tiers is None else settings.tiers
     has_both = settings.tiers is not None and settings.models != ModelPair()
     models = ModelPair() if has_both else settings.models
@@ -306,7 +307,11 @@ def _describe_task(engine: Engine) -> str:
     return "\n\n".join(each.description for each in structure.nodes if each.description) or structure.name
 
 
-def _create_work(folder: Path) -> None:
+def _create_work(folder: Path, seed: Seed) -> None:
+    is_collected = bool(seed.rubric) and seed.deliverable.is_relative_to(seed.home / WORK)  # the files of the folder
+    files = seed.home if is_collected else seed.deliverable
+    if folder.resolve().is_relative_to(files.resolve()):
+        raise SetupError(f"--work-dir {str(folder)!r} is among the files that are refined; name a folder elsewhere")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
