@@ -214,6 +214,16 @@ def test_a_run_has_its_own_agent_and_metrics(run: Run, finished: Path) -> None:
         assert f"{option} is for other results: the run" in run("refine", finished, option, "other", code=2)
 
 
+def test_an_agent_that_has_changed_is_refused(run: Run, finished: Path, project: Path) -> None:
+    (project / "refined_bot.py").write_text(AGENT.replace("def bot", "def other") + METRIC)
+    sys.modules.pop("refined_bot", None)
+    config = project / "promptiter.yaml"
+    config.write_text(config.read_text().replace("refined_bot:bot", "refined_bot:other"))
+    printed = run("refine", finished, code=2)
+    assert f"the agent has changed since the run {finished.name!r} (bot#instruction, other#instruction)" in printed
+    assert "start a new run" in printed
+
+
 @pytest.mark.parametrize("problem", ["missing", "without deliverable", "not a run"])
 def test_a_seed_that_cannot_be_read_exits_with_2(run: Run, tmp_path: Path, problem: str) -> None:
     seed = tmp_path / "seed"
