@@ -23,7 +23,7 @@ from promptiter.config.refinement_settings import RefinementSettings
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import list_models_of_evaluator
 from promptiter.engine.request_checks import CheckedRequest
-from promptiter.errors import RequestError, SetupError, nearest
+from promptiter.errors import RequestError, SetupError, StructureMismatchError, nearest
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.gateway import Gateway
@@ -40,6 +40,7 @@ from promptiter.tasks.refine.run_seeds import choose_roles, open_case, open_file
 from promptiter.tasks.refine.scored_files import ScoredFiles
 from promptiter.tasks.refine.seeds import (
     RUBRIC,
+    WORK,
     Seed,
     find_target_sessions,
     is_run_folder,
@@ -52,11 +53,13 @@ from promptiter.tasks.refine.seeds import (
 from promptiter.tasks.refine.sessions import RefinementSession
 from promptiter.tasks.refine.tiers import TierPlan
 from promptiter.tasks.rubrics import list_rubrics
+from promptiter.wording import join_names
 from traces.model import Json
 
 MIXED = "refinement.mixed_body: tier_* set; ignoring legacy model/worker_model"
 """The warning if models are given with tiers and without."""
 
+SHOWN_SURFACES = 4
 RUN_TOKENS = 20_000
 """The least number of tokens of an iteration of a run of ours: a call reserves the longest answer it may get."""
 
@@ -145,6 +148,8 @@ def build_case_refinement(
     for each in sets:
         cases |= {name: case for name, case in each.by_id.items() if name not in cases}
     agent = engine.agent
+    if not settings.command:
+        _check_unchanged(agent, result, folder)
     roles = _choose_roles(section, agent, is_command=bool(settings.command))
     evaluator = engine.evaluator.for_run()
     seed = open_case(folder, result, cases, case_id=case_id, weights=evaluator.weights, roles=roles)
@@ -232,7 +237,7 @@ def _finish(
     files: ScoredFiles | None = None,
 ) -> ConfiguredRefinement:
     if settings.work is not None:
-        _create_work(settings.work)
+        _create_work(settings.work, seed)
     tiers = section.tiers.build() if settings.tiers is None else settings.tiers
     has_both = settings.tiers is not None and settings.models != ModelPair()
     models = ModelPair() if has_both else settings.models
@@ -274,6 +279,18 @@ def _finish(
     )
 
 
+def _check_unchanged(agent: Agent, result: RunResult, folder: Path) -> None:
+    structure = agent.describe()
+    try:
+        result.accepted_profile.check(structure)
+    except StructureMismatchError as error:
+        changed = sorted({*structure.surface_ids} ^ {*result.structure.surface_ids})
+        names = f" ({join_names(changed, limit=SHOWN_SURFACES)})" if changed else ""
+        raise SetupError(
+            f"the agent has changed since the run {folder.name!r}{names}; start a new run, and refine that one"
+        ) from error
+
+
 def _choose_floors(agent: Agent, roles: NodeRoles, seed: Seed) -> BudgetFloors:
     """The least steps that a run of ours can do its task in: one of each node; of a black box, those that it made."""
     nodes, use = agent.describe().nodes, seed.record.use
@@ -306,7 +323,11 @@ def _describe_task(engine: Engine) -> str:
     return "\n\n".join(each.description for each in structure.nodes if each.description) or structure.name
 
 
-def _create_work(folder: Path) -> None:
+def _create_work(folder: Path, seed: Seed) -> None:
+    is_collected = bool(seed.rubric) and seed.deliverable.is_relative_to(seed.home / WORK)  # the files of the folder
+    files = seed.home if is_collected else seed.deliverable
+    if folder.resolve().is_relative_to(files.resolve()):
+        raise SetupError(f"--work-dir {str(folder)!r} is among the files that are refined; name a folder elsewhere")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

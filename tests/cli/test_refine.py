@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,12 +188,18 @@ def test_options_that_cannot_be_used_are_refused(run: Run, tmp_path: Path, monke
     (tmp_path / "file").touch()
     printed = run("refine", seed, "--command", "true", "--work-dir", tmp_path / "file" / "work", code=2)
     assert "cannot be created" in printed
+    printed = run("refine", seed, "--command", "true", "--work-dir", seed / "FINAL" / "work", code=2)
+    assert "is among the files that are refined; name a folder elsewhere" in printed
     (tmp_path / "rubric.md").write_text("- It is good.")
     printed = run("refine", seed, "--command", "true", "--rubric", tmp_path / "rubric.md", code=2)
     assert "give --judge MODEL" in printed
     for wrong in (tmp_path / "missing.md", tmp_path):
         printed = run("refine", seed, "--command", "true", "--rubric", wrong, code=2)
         assert f"the rubric {str(wrong)!r} cannot be read" in printed
+    rubric = ("--rubric", tmp_path / "rubric.md", "--judge", "simulated")
+    printed = run("refine", seed / "FINAL", "--command", "true", *rubric, "--work-dir", seed / "FINAL" / "w", code=2)
+    assert "is among the files that are refined" in printed
+    shutil.rmtree(seed / "FINAL" / "refinements_work")
     printed = run("refine", seed / "FINAL", "--command", "true", code=2)
     assert "is not a finished result: it has no run_completion.json and no rubric.md" in printed
     write_run(tmp_path / "study" / "tasks" / "intro" / "runs" / "r1", run_id="r1")
@@ -205,6 +212,16 @@ def test_options_that_cannot_be_used_are_refused(run: Run, tmp_path: Path, monke
 def test_a_run_has_its_own_agent_and_metrics(run: Run, finished: Path) -> None:
     for option in ("--agent", "--rubric", "--task", "--judge", "--config"):
         assert f"{option} is for other results: the run" in run("refine", finished, option, "other", code=2)
+
+
+def test_an_agent_that_has_changed_is_refused(run: Run, finished: Path, project: Path) -> None:
+    (project / "refined_bot.py").write_text(AGENT.replace("def bot", "def other") + METRIC)
+    sys.modules.pop("refined_bot", None)
+    config = project / "promptiter.yaml"
+    config.write_text(config.read_text().replace("refined_bot:bot", "refined_bot:other"))
+    printed = run("refine", finished, code=2)
+    assert f"the agent has changed since the run {finished.name!r} (bot#instruction, other#instruction)" in printed
+    assert "start a new run" in printed
 
 
 @pytest.mark.parametrize("problem", ["missing", "without deliverable", "not a run"])
