@@ -50,6 +50,8 @@ def answer_error(error: Exception, *, wanted: Mapping[str, str], apps: Iterable[
         case RequestError():
             problems = [_cut(each) for each in error.problems[:MAX_PROBLEMS]]
             text = f"the run cannot start: {problems[0]}" if len(problems) == 1 else str(RequestError(problems))
+            if "run_id" in wanted:  # there is a run, which is to be refined
+                text = text.replace("the run", "the refinement", 1)
             return JSONResponse({"error": text, "problems": problems}, 400)
         case UnknownAppError():
             app = wanted.get("app", "")

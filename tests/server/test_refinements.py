@@ -169,6 +169,7 @@ async def test_what_a_request_must_not_say_is_refused(project: Path, body: Any, 
         refused = await client.post(f"{place}/refine", json=body)
         assert refused.status_code == 400, refused.text
         assert problem in refused.text
+        assert "the run cannot start" not in refused.text
         assert str(project) not in refused.text
         assert (await client.get(f"{place}/refinements")).json() == {"refinements": []}
 
