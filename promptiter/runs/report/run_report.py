@@ -42,6 +42,7 @@ from promptiter.runs.round_summary import EvaluationSummary, find_candidate, sum
 from promptiter.runs.stage_costs import spent_by_stage
 from promptiter.runs.summary import FigureChange, RunSummary, read_result, summarize_stored
 from promptiter.stages.losses import Category
+from promptiter.wording import plural
 from traces import ExecutionTrace, TraceError
 from traces.draw.diagram import Diagram
 
@@ -271,7 +272,7 @@ def _list_inputs(header: RunHeader, models: Sequence[str]) -> Iterator[tuple[str
     yield "baseline id", f"{header.structure.baseline_id[:16]} (the structure with the values of its surfaces)"
     for name, eval_set in (("train", header.train), ("validation", header.validation), ("test", header.test)):
         if eval_set is not None:
-            yield f"{name} set", f"{eval_set.id}: {len(eval_set.cases):,} cases, {eval_set.content_digest[:16]}"
+            yield f"{name} set", f"{eval_set.id}: {plural(len(eval_set.cases), 'case')}, {eval_set.content_digest[:16]}"
     for name in ("search", "acceptance", "final_test", "stop"):
         if request.get(name):
             yield name.replace("_", " "), str(request[name])
