@@ -30,6 +30,7 @@ from promptiter.tasks.refine.records import ObservedUse, RunRecord
 from promptiter.tasks.refine.run_folder import COMPLETION, read_run, write_run
 from promptiter.tasks.refine.scored_files import ScoredFiles
 from promptiter.tasks.refine.scores import list_defects, list_metrics
+from promptiter.wording import plural
 from traces.files import write_file
 from traces.model import Json
 
@@ -116,7 +117,7 @@ class AgentRunner:
                 async with asyncio.timeout(budget.max_wall_time_s):
                     return await converse(agent, case, profile, context, simulator), "completed", ""
         except TimeoutError:
-            return AgentRun(), "timed_out", f"it took longer than its {budget.max_wall_time_s} seconds"
+            return AgentRun(), "timed_out", f"it took longer than {plural(budget.max_wall_time_s or 0, 'second')}"
         except BudgetEndedError as error:
             if error.cap not in ITERATION_CAPS:  # that of the whole session
                 raise

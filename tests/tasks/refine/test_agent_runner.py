@@ -182,7 +182,9 @@ async def test_the_time_of_an_iteration_is_a_hard_cap(seed: Seed) -> None:
     quick = replace(seed, record=replace(seed.record, use=ObservedUse(wall_time_s=0.01)))
     floors = BudgetFloors(wall_time_s=0)
     session = await refine_once(quick, runner(sleeper, model(), roles=NodeRoles()), floors=floors)
-    assert [each.status for each in session.iterations] == ["timed_out"]
+    assert [(each.status, each.problem) for each in session.iterations] == [
+        ("timed_out", "it took longer than 0 seconds")
+    ]
 
 
 async def test_an_agent_without_models_gets_the_prefix_before_the_task(seed: Seed) -> None:
