@@ -131,13 +131,13 @@ class RollbackError(PromptiterError):
 
 
 class RequestError(SetupError):
-    """An invalid run request. `problems` lists everything that is wrong with it."""
+    """An invalid request for a run, or for another `subject`. `problems` lists everything that is wrong with it."""
 
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
+    def __init__(self, problems: Iterable[str], *, subject: str = "the run") -> None:
+        self.problems, self.subject = tuple(problems), subject
         listed = "".join(f"\n  - {problem}" for problem in self.problems)
         count = "a problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        super().__init__(f"the run cannot start, it has {count}:{listed}")
+        super().__init__(f"{subject} cannot start, it has {count}:{listed}")
 
 
 class RunLockedError(SetupError):

@@ -9,7 +9,7 @@ agent is named or is a command.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,19 @@ from promptiter.agents.base import Agent, check_agent_health, restore_agent
 from promptiter.config.agents import build_agent
 from promptiter.config.build import build_configured_evaluator, build_configured_gateway
 from promptiter.config.file import FILE_NAME, ParsedConfig, RunConfig, read_document, read_file
+from promptiter.config.refine_checks import (
+    check_agent_unchanged,
+    check_case_settings,
+    check_settings,
+    create_work_folder,
+)
+from promptiter.config.refine_roles import choose_floors, choose_roles
 from promptiter.config.refine_section import RefineSection
-from promptiter.config.refinement_settings import RefinementSettings
+from promptiter.config.refinement_settings import REFINEMENT, RefinementSettings
 from promptiter.engine.engine import Engine
 from promptiter.engine.model_checks import list_models_of_evaluator
 from promptiter.engine.request_checks import CheckedRequest
-from promptiter.errors import RequestError, SetupError, StructureMismatchError, nearest
+from promptiter.errors import RequestError, SetupError
 from promptiter.evaluation.data.case import EvalCase
 from promptiter.evaluation.evaluator import Evaluator
 from promptiter.llm.gateway import Gateway
@@ -36,11 +43,10 @@ from promptiter.tasks.refine.command_agent import IterationCommand, prepare_comm
 from promptiter.tasks.refine.iteration_guard import NodeRoles
 from promptiter.tasks.refine.loop import IterationRequest, RefinementOptions, refine
 from promptiter.tasks.refine.records import ModelPair
-from promptiter.tasks.refine.run_seeds import choose_roles, open_case, open_files
+from promptiter.tasks.refine.run_seeds import open_case, open_files
 from promptiter.tasks.refine.scored_files import ScoredFiles
 from promptiter.tasks.refine.seeds import (
     RUBRIC,
-    WORK,
     Seed,
     find_target_sessions,
     is_run_folder,
@@ -53,15 +59,10 @@ from promptiter.tasks.refine.seeds import (
 from promptiter.tasks.refine.sessions import RefinementSession
 from promptiter.tasks.refine.tiers import TierPlan
 from promptiter.tasks.rubrics import list_rubrics
-from promptiter.wording import join_names
 from traces.model import Json
 
 MIXED = "refinement.mixed_body: tier_* set; ignoring legacy model/worker_model"
 """The warning if models are given with tiers and without."""
-
-SHOWN_SURFACES = 4
-RUN_TOKENS = 20_000
-"""The least number of tokens of an iteration of a run of ours: a call reserves the longest answer it may get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,21 +143,21 @@ def build_case_refinement(
         if case_id is not None:
             raise SetupError(f"--case {case_id!r}: the run {folder.name!r} has a scorer instead of cases. Leave it out")
         return _build_files(folder, result, engine, checked, section, settings, environ)
-    _check_case_settings(folder, settings)
+    check_case_settings(folder, settings)
     sets = (checked.train, checked.validation, *([] if checked.test is None else [checked.test]))
     cases: dict[str, EvalCase] = {}
     for each in sets:
         cases |= {name: case for name, case in each.by_id.items() if name not in cases}
     agent = engine.agent
     if not settings.command:
-        _check_unchanged(agent, result, folder)
-    roles = _choose_roles(section, agent, is_command=bool(settings.command))
+        check_agent_unchanged(agent, result, folder)
+    roles = choose_roles(section, agent, is_command=bool(settings.command))
     evaluator = engine.evaluator.for_run()
     seed = open_case(folder, result, cases, case_id=case_id, weights=evaluator.weights, roles=roles)
     is_configured = bool(section.manager or section.prefix_node)
     if not is_configured and seed.record.use.loops == 0:  # what should manage was not seen: the prefix is for the task
         roles = NodeRoles(workers=roles.workers)
-    floors = _choose_floors(agent, roles, seed)
+    floors = choose_floors(agent, roles, seed)
     return _finish(
         seed,
         section,
@@ -179,7 +180,7 @@ def _build_files(
     environ: Mapping[str, str] | None,
 ) -> ConfiguredRefinement:
     """The refinement of the files of a run with a scorer. Such a run knows what measures them, and no agent."""
-    _check_settings(folder, settings, ("rubric", "task", "judge"), why="has its own scorer and task")
+    check_settings(folder, settings, ("rubric", "task", "judge"), why="has its own scorer and task")
     evaluator = checked.evaluator.for_run()
     files = ScoredFiles(
         agent=checked.choose_agent(engine.agent),
@@ -189,7 +190,7 @@ def _build_files(
     )
     seed = open_files(folder, result, files, task=_describe_task(engine))
     agent = None if settings.command else _build_named_agent(_read_config(settings, {}, environ), settings)
-    roles = _choose_roles(section, agent, is_command=bool(settings.command))
+    roles = choose_roles(section, agent, is_command=bool(settings.command))
     gateway = evaluator.gateway
     return _finish(seed, section, settings, evaluator=evaluator, gateway=gateway, agent=agent, roles=roles, files=files)
 
@@ -218,7 +219,7 @@ def _build_other(
             "nothing would measure what the agent delivers; give --rubric FILE, or --config with metrics. A --command "
             "may also write a run_completion.json with its own figures"
         )
-    roles = _choose_roles(section, agent, is_command=bool(settings.command))
+    roles = choose_roles(section, agent, is_command=bool(settings.command))
     if evaluator is not None:
         seed = replace(seed, is_measured=False)
     return _finish(seed, section, settings, evaluator=evaluator, gateway=gateway, agent=agent, roles=roles)
@@ -237,14 +238,14 @@ def _finish(
     files: ScoredFiles | None = None,
 ) -> ConfiguredRefinement:
     if settings.work is not None:
-        _create_work(settings.work, seed)
+        create_work_folder(settings.work, seed)
     tiers = section.tiers.build() if settings.tiers is None else settings.tiers
     has_both = settings.tiers is not None and settings.models != ModelPair()
     models = ModelPair() if has_both else settings.models
     judges = [] if evaluator is None else [model for _, model in list_models_of_evaluator(evaluator)]
     named = {*tiers.models, *filter(None, (models.manager, models.worker))}
     if problems := gateway.find_setup_problems([*judges, *([] if settings.command else named)]):
-        raise RequestError(problems)
+        raise RequestError(problems, subject=REFINEMENT)
 
     command = prepare_command(settings.command) if agent is None else ()
     least = section.floors.build(floors or BudgetFloors())
@@ -279,59 +280,12 @@ def _finish(
     )
 
 
-def _check_unchanged(agent: Agent, result: RunResult, folder: Path) -> None:
-    structure = agent.describe()
-    try:
-        result.accepted_profile.check(structure)
-    except StructureMismatchError as error:
-        changed = sorted({*structure.surface_ids} ^ {*result.structure.surface_ids})
-        names = f" ({join_names(changed, limit=SHOWN_SURFACES)})" if changed else ""
-        raise SetupError(
-            f"the agent has changed since the run {folder.name!r}{names}; start a new run, and refine that one"
-        ) from error
-
-
-def _choose_floors(agent: Agent, roles: NodeRoles, seed: Seed) -> BudgetFloors:
-    """The least steps that a run of ours can do its task in: one of each node; of a black box, those that it made."""
-    nodes, use = agent.describe().nodes, seed.record.use
-    is_black_box = any(node.kind == "agent" for node in nodes)  # its own code decides how often it calls a model
-    workers = sum(node.kind == "llm" and roles.is_worker(node.id) for node in nodes)
-    return BudgetFloors(
-        loops=max(1, len(roles.managers), is_black_box * (use.loops or 0)),
-        workers=max(1, workers, is_black_box * (use.workers or 0)),
-        tokens=RUN_TOKENS,
-    )
-
-
-def _check_case_settings(folder: Path, settings: RefinementSettings) -> None:
-    """SetupError for settings that a run of ours has itself."""
-    names = ("agent", "rubric", "task", "judge", "config")
-    _check_settings(folder, settings, names, why="has its own agent, cases and metrics")
-
-
-def _check_settings(folder: Path, settings: RefinementSettings, names: Iterable[str], *, why: str) -> None:
-    for name in names:
-        if getattr(settings, name):
-            raise SetupError(f"--{name} is for other results: the run {folder.name!r} {why}. Leave it out")
-
-
 def _describe_task(engine: Engine) -> str:
     """What those who write files are asked for: the instructions of the search, or what the structure says."""
     if isinstance(engine.search, EditSearch) and engine.search.instructions:
         return engine.search.instructions
     structure = engine.agent.describe()
     return "\n\n".join(each.description for each in structure.nodes if each.description) or structure.name
-
-
-def _create_work(folder: Path, seed: Seed) -> None:
-    is_collected = bool(seed.rubric) and seed.deliverable.is_relative_to(seed.home / WORK)  # the files of the folder
-    files = seed.home if is_collected else seed.deliverable
-    if folder.resolve().is_relative_to(files.resolve()):
-        raise SetupError(f"--work-dir {str(folder)!r} is among the files that are refined; name a folder elsewhere")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SetupError(f"--work-dir {str(folder)!r} cannot be created: {error.strerror}") from error
 
 
 def _read_config(
@@ -351,7 +305,7 @@ def _read_config(
     others = {key: value for key, value in document.items() if key not in metrics}  # given metrics replace those of it
     parsed = read_document(others, file=file, settings=given, environ=environ)
     if parsed.problems:
-        raise RequestError(parsed.problems)
+        raise RequestError(parsed.problems, subject=REFINEMENT)
     return parsed
 
 
@@ -363,24 +317,6 @@ def _build_named_agent(parsed: ParsedConfig, settings: RefinementSettings) -> Ag
             "is run in the folder of each iteration"
         )
     return build_agent(config.agent, folders=config.python_path)
-
-
-def _choose_roles(section: RefineSection, agent: Agent | None, *, is_command: bool) -> NodeRoles:
-    """The roles of the configuration; without any, those that the structure of the agent suggests."""
-    if section.manager or section.prefix_node is not None:
-        first = section.manager[0] if section.manager else None
-        roles = NodeRoles(managers=section.manager, workers=section.workers, prefix_node=section.prefix_node or first)
-    elif is_command or agent is None:
-        return NodeRoles(workers=section.workers)
-    else:
-        return replace(choose_roles(agent.describe()), workers=section.workers)
-    if agent is not None and not is_command:
-        known = [node.id for node in agent.describe().nodes]
-        named = (*roles.managers, *roles.workers, *filter(None, [roles.prefix_node]))
-        for name in named if len(known) > 1 else ():  # the nodes of a black box are known by its calls only
-            if name not in known:
-                raise SetupError(f"refine: the agent has no node {name!r}{nearest(name, known)}")
-    return roles
 
 
 def _build_metric(rubric: str, threshold: float) -> Json:

@@ -8,6 +8,9 @@ from pathlib import Path
 from promptiter.tasks.refine.records import ModelPair
 from promptiter.tasks.refine.tiers import TierPlan
 
+REFINEMENT = "the refinement"
+"""What cannot start, to a RequestError."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefinementSettings:

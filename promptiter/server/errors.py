@@ -49,9 +49,9 @@ def answer_error(error: Exception, *, wanted: Mapping[str, str], apps: Iterable[
             return JSONResponse({"error": str(error)}, error.status, headers=error.headers)
         case RequestError():
             problems = [_cut(each) for each in error.problems[:MAX_PROBLEMS]]
-            text = f"the run cannot start: {problems[0]}" if len(problems) == 1 else str(RequestError(problems))
-            if "run_id" in wanted:  # there is a run, which is to be refined
-                text = text.replace("the run", "the refinement", 1)
+            text = str(RequestError(problems, subject=error.subject))
+            if len(problems) == 1:
+                text = f"{error.subject} cannot start: {problems[0]}"
             return JSONResponse({"error": text, "problems": problems}, 400)
         case UnknownAppError():
             app = wanted.get("app", "")

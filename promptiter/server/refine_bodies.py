@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from promptiter.config.fields import Section
-from promptiter.config.refinement_settings import RefinementSettings
+from promptiter.config.refinement_settings import REFINEMENT, RefinementSettings
 from promptiter.errors import RequestError, nearest
 from promptiter.server.bodies import MAX_PROBLEMS
 from promptiter.tasks.refine.records import ModelPair
@@ -95,11 +95,12 @@ class RefinementListBody(BaseModel):
 def read_refine_body(body: Json, *, models: Collection[str]) -> tuple[RefineBody, RefinementSettings]:
     """What a request asks for, also as settings. RequestError lists what is wrong."""
     if not isinstance(body, Mapping):
-        raise RequestError(["the body must be an object"])
+        raise RequestError(["the body must be an object"], subject=REFINEMENT)
     try:
         given = RefineBody.model_validate(dict(body))
     except ValidationError as error:
-        raise RequestError(describe_problems(error, RefineBody, Location("body"), limit=MAX_PROBLEMS)) from error
+        found = describe_problems(error, RefineBody, Location("body"), limit=MAX_PROBLEMS)
+        raise RequestError(found, subject=REFINEMENT) from error
     tiers, pair = given.tiers, given.models
     named = (*(() if tiers is None else tiers.models), *filter(None, (pair.manager, pair.worker)))
     problems = [
@@ -108,5 +109,5 @@ def read_refine_body(body: Json, *, models: Collection[str]) -> tuple[RefineBody
         if name not in models
     ]
     if problems:
-        raise RequestError(problems)
+        raise RequestError(problems, subject=REFINEMENT)
     return given, RefinementSettings(iterations=given.iterations, tiers=tiers, models=pair)

@@ -15,7 +15,7 @@ from pathlib import Path
 from promptiter.concurrency import run_in_thread
 from promptiter.config.refine_section import RefineSection
 from promptiter.config.refinement import ConfiguredRefinement, build_case_refinement
-from promptiter.config.refinement_settings import RefinementSettings
+from promptiter.config.refinement_settings import REFINEMENT, RefinementSettings
 from promptiter.errors import RequestError, SetupError
 from promptiter.manager import App as ManagerApp
 from promptiter.manager import Manager
@@ -187,11 +187,11 @@ def _build(
             settings=settings,
             case_id=case_id,
         )
-    except RequestError:
-        raise
     except SetupError as error:
-        place = str(folder.absolute())
-        raise RequestError([str(error).replace(f"{place}/", "").replace(str(folder), folder.name)]) from error
+        problems = error.problems if isinstance(error, RequestError) else [str(error)]
+        hidden = f"{folder.absolute()}/"
+        shown = (each.replace(hidden, "").replace(str(folder), folder.name) for each in problems)
+        raise RequestError(shown, subject=REFINEMENT) from error
 
 
 def _check_has_cases(prepared: PreparedRun) -> None:

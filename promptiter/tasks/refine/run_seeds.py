@@ -128,7 +128,7 @@ def name_case(case_id: str) -> str:
     return plain if plain == case_id else f"{plain or 'case'}-{digest(case_id)[:8]}"
 
 
-def choose_roles(structure: StructureSnapshot) -> NodeRoles:
+def suggest_roles(structure: StructureSnapshot) -> NodeRoles:
     """The default roles: the first model of the agent is the manager. Without models, there is none."""
     models = [node.id for node in structure.nodes if node.kind == "llm"]
     if not models:

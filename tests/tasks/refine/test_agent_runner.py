@@ -28,7 +28,7 @@ from promptiter.tasks.refine.iteration_guard import NodeRoles
 from promptiter.tasks.refine.loop import IterationRequest, RefinementOptions, refine
 from promptiter.tasks.refine.records import ModelPair, ObservedUse
 from promptiter.tasks.refine.run_folder import read_run
-from promptiter.tasks.refine.run_seeds import choose_roles
+from promptiter.tasks.refine.run_seeds import suggest_roles
 from promptiter.tasks.refine.seeds import Seed, open_run_folder
 from promptiter.tasks.refine.sessions import RefinementSession
 from tests.tasks.refine.foreign_runs import NESTED, write_run
@@ -195,7 +195,7 @@ async def test_an_agent_without_models_gets_the_prefix_before_the_task(seed: See
         seen.append(message)
         return "with sources"
 
-    roles = choose_roles(writer.describe())
+    roles = suggest_roles(writer.describe())
     assert roles == NodeRoles()
     session = await refine_once(seed, runner(writer, model(), roles=roles))
     assert session.best_iter == 1
