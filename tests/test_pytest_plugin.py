@@ -37,7 +37,7 @@ SMALL_AGENT = (
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def _imports(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Import what an evaluation imports. Otherwise each run of pytest in this process would import it again."""
     folder = tmp_path_factory.mktemp("imports")

@@ -81,19 +81,33 @@ async def test_a_search_that_runs_it_first_gets_rows_with_the_reason(proposes: b
     assert result.stop.reason != "max_failures"  # nothing crashed
 
 
-async def test_rounds_of_backprop_keep_to_the_limits_and_say_why() -> None:
-    changed: list[int] = []
+async def run_backprop(limits: EditLimits, *, max_rounds: int) -> tuple[RunResult, set[int]]:
+    """The result, and how many surfaces the profiles change that were run."""
+    changed: set[int] = set()
 
     def score(profile: Profile) -> Any:
-        changed.append(len(profile.overrides))
+        changed.add(len(profile.overrides))
         return build_traces(profile)
 
     engine = Engine(STRUCTURE, Evaluator(), Blames(), Merges(), Writes())
-    result = await engine.run(scored(scorer=score, edit_limits=ONE, max_rounds=1))
+    return await engine.run(scored(scorer=score, edit_limits=limits, max_rounds=max_rounds)), changed
+
+
+async def test_rounds_of_backprop_patch_as_many_surfaces_as_may_change() -> None:
+    first, changed = await run_backprop(ONE, max_rounds=1)
+    assert changed == {0, 1}
+    assert [each.decision.accepted for each in first.rounds if each.decision] == [True]
+    second, changed = await run_backprop(ONE, max_rounds=2)
+    assert changed == {0, 1, 2}
+    assert len(second.accepted_profile.overrides) == 2
+
+
+async def test_rounds_of_backprop_that_change_too_many_lines_say_why() -> None:
+    result, changed = await run_backprop(EditLimits(max_changed_lines=1), max_rounds=1)
     [decision] = [each.decision for each in result.rounds]
     assert decision is not None
-    assert decision.reason == EXCESS
-    assert set(changed) == {0}
+    assert decision.reason == "it changes 2 lines, and at most 1 may change"
+    assert changed == {0}
 
 
 async def test_the_limits_are_checked_with_the_request() -> None:

@@ -42,6 +42,7 @@ from promptiter.testing import office
 from promptiter.testing.executor_contract import ExecutorContract
 from tests.evaluation import process_agents
 from tests.evaluation.process_agents import misbehave
+from tests.marks import take_some
 from tests.worlds import shop
 from tests.worlds.results import drop_measured
 
@@ -166,7 +167,7 @@ async def test_an_agent_that_blocks_beyond_its_deadline_is_ended(processes: Proc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", ["block", "start"])
+@pytest.mark.parametrize("word", take_some(["block", "start"], ["block"]))
 async def test_a_cancelled_evaluation_ends_its_processes_and_all_that_they_started(word: str, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with ProcessExecutor(workers=1) as executor:
@@ -213,7 +214,7 @@ async def test_evaluations_of_several_threads_share_the_processes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_busy", [True, False])
+@pytest.mark.parametrize("is_busy", take_some([True, False], [True]))
 def test_processes_end_when_their_host_is_killed(is_busy: bool, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     code = (

@@ -10,6 +10,7 @@ import pytest
 from promptiter.agents.black_box.removal import remove_tree
 
 
+@pytest.mark.slow
 def test_deep_trees_with_any_modes_are_removed(tmp_path: Path) -> None:
     top = tmp_path / "top"
     top.mkdir()
