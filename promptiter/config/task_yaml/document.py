@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from promptiter.agents.black_box.command import INHERITED
+from promptiter.config.task_yaml.named_files import NamedFiles, list_outputs
 from promptiter.config.task_yaml.sections import CommandBlock, JudgeBlock, ScorerBlock, TaskFile
 from promptiter.errors import SetupError
 from promptiter.evaluation.data.evalset_yaml import read_yaml
 from promptiter.llm.secret_fields import expand_variables
 from promptiter.sandbox.plan import MEBIBYTE
 from promptiter.tasks.files.disclosure import find_compiled, find_repositories
-from promptiter.tasks.files.globs import find_escape, has_wildcard, list_files, matches
+from promptiter.tasks.files.globs import find_escape, has_wildcard, list_files
 from promptiter.tasks.files.python_scorer import build_command
 from promptiter.tasks.files.task import (
     ALL_JUDGES,
@@ -119,8 +119,11 @@ class _TaskBuilder:
             self._build_scorer(each, f"scorer[{at}]", default=metric) for at, each in enumerate(given.scorers)
         )
         runner = None if given.runner is None else self._build_command(given.runner, "runner")
-        scripts = set(self._list_scripts(runner, scorers, artifacts))
-        holdout = self._build_holdout(metric, scripts, artifacts)
+        running = () if runner is None else (runner,)
+        outputs = list_outputs(given.outputs, (*running, *(each.command for each in scorers)))
+        named = NamedFiles(self.root, artifacts, outputs)
+        scripts = set(named.list_scripts(running, scorers))
+        holdout = self._build_holdout(metric, scripts, named)
         return FileTask(
             id=given.id,
             folder=self.folder,
@@ -142,7 +145,7 @@ class _TaskBuilder:
                 for each in given.policy.tie_breakers
             ),
             guards=self._build_guards(),
-            protected=tuple(sorted({*scripts, *self._list_protected(scorers, holdout, artifacts)})),
+            protected=tuple(sorted({*scripts, *self._list_protected(scorers, holdout, named)})),
             logs=tuple(self._list_logs()),
             compiled=() if holdout is None else find_compiled(self.root, holdout.files),
             repositories=() if holdout is None else find_repositories(self.root),
@@ -208,7 +211,7 @@ class _TaskBuilder:
             fields=fields,
         )
 
-    def _build_holdout(self, metric: str, scripts: Collection[str], artifacts: Artifacts) -> TaskHoldout | None:
+    def _build_holdout(self, metric: str, scripts: Collection[str], named: NamedFiles) -> TaskHoldout | None:
         """The hold-out. Its own scripts are hidden as its files are, but not `scripts` that others need."""
         block = self.given.holdout
         if block is None:
@@ -223,7 +226,7 @@ class _TaskBuilder:
         files = [path.rstrip("/") for path in block.files if not has_wildcard(path)]
         files += list_files(self.root, [path for path in block.files if has_wildcard(path)])
         scorer = self._build_scorer(block, "holdout", default=metric)
-        files += sorted(set(self._list_scripts(None, (scorer,), artifacts)).difference(scripts, files))
+        files += sorted(set(named.list_scripts((), (scorer,))).difference(scripts, files))
         return TaskHoldout(scorer=scorer, cases=tuple(block.cases), files=tuple(files))
 
     def _build_judge(self, block: JudgeBlock, at: int) -> TaskJudge:
@@ -256,51 +259,23 @@ class _TaskBuilder:
         except UnicodeDecodeError as error:
             raise SetupError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
 
-    def _list_scripts(
-        self, runner: TaskCommand | None, scorers: Iterable[TaskScorer], artifacts: Artifacts
-    ) -> Iterator[str]:
-        """The files that commands and functions name, as far as none may change."""
-        functions = [each.function for each in scorers if each.function]
-        for command in (*((runner,) if runner else ()), *(each.command for each in scorers)):
-            words = [part for argument in command.arguments for part in argument.split()]
-            modules = [each.replace(".", "/") for option, each in pairwise(words) if option == "-m"]
-            for each in (*words, *(f"{module}{end}" for module in modules for end in _MODULE_FILES)):
-                yield from self._protect(PurePosixPath(command.cwd, each).as_posix(), artifacts)
-        for function in functions:
-            yield from self._protect(f"{function.partition(':')[0].replace('.', '/')}.py", artifacts)
-
-    def _list_modules(self, scorers: Iterable[TaskScorer], artifacts: Artifacts) -> Iterator[str]:
-        """The modules in folders that scorers name, such as `tests`."""
-        for command in (each.command for each in scorers):
-            named = [PurePosixPath(command.cwd, each).as_posix() for each in command.arguments]
-            folders = [each for each in named if find_escape(each) is None and (self.root / each).is_dir()]
-            for path in list_files(self.root, folders):
-                if path.endswith(".py"):
-                    yield from self._protect(path, artifacts)
-
     def _list_protected(
-        self, scorers: Sequence[TaskScorer], holdout: TaskHoldout | None, artifacts: Artifacts
+        self, scorers: Sequence[TaskScorer], holdout: TaskHoldout | None, named: NamedFiles
     ) -> Iterator[str]:
         """What scorers need, the rubric, this file, and those of `protected`, as far as none may change."""
         hidden = () if holdout is None else (holdout.scorer,)
-        yield from self._list_scripts(None, hidden, artifacts)
-        yield from self._list_modules((*scorers, *hidden), artifacts)
+        yield from named.list_scripts((), hidden)
+        yield from named.list_modules((*scorers, *hidden))
         for name in (self.file.name, RUBRIC):
             place = self.folder / name
             if place.is_relative_to(self.root):
-                yield from self._protect(place.relative_to(self.root).as_posix(), artifacts)
+                yield from named.protect(place.relative_to(self.root).as_posix())
         for pattern in self.given.protected:
             found = list(list_files(self.root, [pattern.removeprefix("./")]))
             if not found:
                 raise self._fail("protected", f"{pattern!r} matches no file of the workspace")
             for path in found:
-                yield from self._protect(path, artifacts)
-
-    def _protect(self, path: str, artifacts: Artifacts) -> Iterator[str]:
-        if find_escape(path) is None and (self.root / path).is_file():
-            may_change = matches(path, artifacts.include) and not matches(path, artifacts.exclude)
-            if not may_change or not path.endswith(artifacts.types or ("",)):
-                yield path
+                yield from named.protect(path)
 
     def _list_logs(self) -> Iterator[str]:
         """What the run writes, if it is inside the workspace: no command may see it."""
@@ -324,8 +299,5 @@ class _TaskBuilder:
     def _fail(self, place: str, problem: str) -> SetupError:
         return SetupError(f"{self.file}: {place}: {problem}")
 
-
-_MODULE_FILES = (".py", "/__main__.py")
-"""The files that `python -m` runs."""
 
 _OPERATORS = frozenset(("|", "||", "&&", ";", ">", ">>", "<", "&"))

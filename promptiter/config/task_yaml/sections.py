@@ -350,6 +350,8 @@ class TaskFile(FileObject):
     """A scorer that the search never sees."""
     protected: Texts = Field(default_factory=list)
     """Files that commands cannot change, besides the scripts of the commands: paths and patterns."""
+    outputs: Texts = Field(default_factory=list)
+    """Files that commands write although one of them names them: paths and patterns. They are not protected."""
     environment: dict[str, str] = Field(default_factory=dict, repr=False)
     """Variables for all commands. `${VAR}` is read from the environment."""
     inherit: Texts | None = None

@@ -30,6 +30,9 @@ from traces import ExecutionTrace
 
 MOST_NAMED = 5
 
+READ_ONLY = "read-only file system"
+"""What a command reports that writes to a protected file, in namespaces."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
@@ -87,9 +90,13 @@ class FileScorer:
         try:
             found = await self.read(dict(self.workspace.texts), replace(context, repeat=0))
         except CommandError as error:
+            advice = _advise(self.task, str(error))
+            raise SetupError(f"the files as they are cannot be measured: {error}; {advice}") from error
+        if changed := sorted(set(found.measured.tampered).intersection(self.task.protected)):
             raise SetupError(
-                f"the files as they are cannot be measured: {error}; correct the task, then `promptiter task check`"
-            ) from error
+                f"the commands of the task change {join_names(changed, limit=MOST_NAMED)}, which is protected, even if "
+                "nothing is edited; if commands write it, list it in outputs"
+            )
         for name in self.task.named_figures:
             if name not in found.figures:
                 known = sorted(found.figures)
@@ -189,6 +196,15 @@ def _explain(task: FileTask, found: Reading) -> str:
         lines.append(f"{len(failed)} of {len(found.cases)} cases failed")
         lines += [f"{each.name}: {each.reason}" for each in failed[:MOST_NAMED] if each.reason]
     return "\n".join(filter(None, lines))
+
+
+def _advise(task: FileTask, error: str) -> str:
+    """What to do about files as they are that crash."""
+    refused = [line for line in error.splitlines() if READ_ONLY in line.lower()]
+    for path in task.protected:
+        if any(path in line for line in refused):
+            return f"{path!r} is protected because a command names it; if commands write it, list it in outputs"
+    return "correct the task, then `promptiter task check`"
 
 
 def _list_remarks(guards: Sequence[GuardReading], tampered: Sequence[str]) -> Iterator[str]:

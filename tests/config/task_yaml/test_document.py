@@ -172,6 +172,22 @@ def test_the_modules_in_a_folder_that_a_scorer_names_are_protected_but_not_its_a
     assert protected == ("scripts/run_skill_eval.py", "scripts/score_skill.py", "task.yaml", "tests/unit/test_it.py")
 
 
+def test_what_commands_write_is_not_protected(folder: Path) -> None:
+    """It may be there from an earlier run by hand, and the command of a scorer often names it, too."""
+    for path in ("work/out.json", "work/trace.json", "cases.jsonl"):
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text("")
+    keys = {
+        "runner": {"command": "python scripts/run_skill_eval.py cases.jsonl work/trace.json --output work/out.json"},
+        "scorer": {"command": "python scripts/score_skill.py work/out.json"},
+    }
+    scripts = ("scripts/run_skill_eval.py", "scripts/score_skill.py", "task.yaml")
+    protected = read_task_file(change(folder, **keys)).task.protected
+    assert protected == ("cases.jsonl", *scripts, "work/trace.json")
+    protected = read_task_file(change(folder, **keys, outputs=["./work/**"])).task.protected
+    assert protected == ("cases.jsonl", *scripts)
+
+
 def test_a_problem_of_the_artifacts_is_reported_once(folder: Path) -> None:
     with pytest.raises(SetupError) as raised:
         build_run(read_config(change(folder, artifacts={"include": ["docs/*.md"]})))

@@ -88,6 +88,20 @@ async def test_a_baseline_that_crashes_is_a_mistake_in_the_task(tmp_path: Path) 
         await measure(scorer)
 
 
+@pytest.mark.parametrize("kind", ["auto", "none"])
+async def test_a_command_that_always_writes_a_file_that_it_names_is_a_mistake_in_the_task(
+    tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "out.txt").write_text("from an earlier run, by hand")
+    keys = {"runner": {"command": "python run.py out.txt"}, "sandbox": {"kind": kind}}
+    script = "import sys, time; open(sys.argv[1], 'w').write(str(time.time()))"
+    with pytest.raises(SetupError, match=r"'?out\.txt'?,? .* protected.*; if commands write it, list it in outputs"):
+        await measure(make(tmp_path / "w", script=script, **keys))
+    found = await measure(make(tmp_path / "w", script=script, **keys, outputs=["out.txt"]))
+    assert found.figures["tampered_files"] == 0
+
+
 async def test_a_figure_that_no_scorer_gives_is_a_mistake_with_the_nearest(tmp_path: Path) -> None:
     score = 'print(\'{"score": 1, "metrics": {"violations": 1}}\')'
     scorer = make(tmp_path / "w", score=score, constraints=[{"metric": "violation", "op": "<=", "value": 0}])
