@@ -94,7 +94,7 @@ async def test_a_command_that_always_writes_a_file_that_it_names_is_a_mistake_in
 ) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / "out.txt").write_text("from an earlier run, by hand")
-    keys = {"runner": {"command": "python run.py out.txt"}, "sandbox": {"kind": kind}}
+    keys: dict[str, Any] = {"runner": {"command": "python run.py out.txt"}, "sandbox": {"kind": kind}}
     script = "import sys, time; open(sys.argv[1], 'w').write(str(time.time()))"
     with pytest.raises(SetupError, match=r"'?out\.txt'?,? .* protected.*; if commands write it, list it in outputs"):
         await measure(make(tmp_path / "w", script=script, **keys))
