@@ -6,6 +6,8 @@ import pytest
 
 from promptiter.cli import main
 
+pytestmark = pytest.mark.slow
+
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr("sys.argv", ["promptiter", "db", *words])

@@ -15,6 +15,8 @@ import pytest
 from tests.cli.conftest import Run
 from tests.tasks.refine.foreign_runs import write_completion, write_json, write_run
 
+pytestmark = pytest.mark.slow
+
 AGENT = """
 from promptiter.agents import agent
 
@@ -298,7 +300,6 @@ def echo(messages):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sent", ["open(sys.argv[1]).read()", "'a prompt of its own'"], ids=["known", "unknown"])
 def test_the_first_call_of_a_script_is_shown_what_was_wrong(run: Run, project: Path, sent: str) -> None:
     (project / "promptiter.yaml").write_text(SCRIPT_CONFIG)
@@ -352,7 +353,6 @@ time.sleep(60)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)]
 )

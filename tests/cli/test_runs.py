@@ -4,12 +4,16 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from promptiter.runs.sql.store import SqlStore
 from promptiter.runs.store import Store
 from promptiter.runs.stores import open_store
 from promptiter.testing.list_contract import end_run
 from promptiter.testing.store_hooks import make_header
 from tests.cli.conftest import Run
+
+pytestmark = pytest.mark.slow
 
 
 def test_runs_of_a_database_are_listed(tmp_path: Path, run: Run) -> None:

@@ -16,6 +16,8 @@ import pytest
 from promptiter.server.tokens import Tokens
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 
 def test_other_machines_need_tokens(run: Run, tmp_path: Path) -> None:
     assert "there are no tokens: make some with `promptiter token`" in run(
@@ -104,7 +106,6 @@ def test_names_that_a_token_cannot_have_are_refused(run: Run, tmp_path: Path, mo
     assert not Path("tokens.yaml").exists()
 
 
-@pytest.mark.slow
 def test_a_server_says_what_it_serves_logs_runs_and_ends_with_0(desk: Path, run: Run) -> None:
     options = ("--run-timeout-s", "0.001", "--max-streams", "1")
     command = [sys.executable, "-m", "promptiter", "serve", "--port", "0", *options]

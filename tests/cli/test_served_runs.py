@@ -19,6 +19,8 @@ from promptiter.runs.run_list import RunQuery
 from promptiter.server import patience
 from promptiter.server.patience import log_wait
 
+pytestmark = pytest.mark.slow
+
 
 class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:

@@ -13,6 +13,8 @@ from promptiter.llm import Budget, Gateway, ModelReply, ModelRequest, ScriptedMo
 from promptiter.llm.retries import Retries
 from tests.endpoint.clients import CASE, HELLO, build_gateway, echo, open_client, post_chat, run_case, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_call_is_answered_by_the_active_gateway_and_kept_in_the_session() -> None:
     gateway = build_gateway()

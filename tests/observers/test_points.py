@@ -3,10 +3,14 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from promptiter.observers.points import Point, PointReader
 from promptiter.runs.event_file import EventFile
 from tests.observers.stopping import StopAt
 from tests.worlds.starter import SmallShop
+
+pytestmark = pytest.mark.slow
 
 
 def read_points(runs: Path) -> list[Point]:

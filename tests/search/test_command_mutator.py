@@ -26,6 +26,8 @@ from promptiter.search.edits import EditSearch
 from promptiter.search.mutation import MutationRequest, RejectedEdit
 from tests.worlds.guide_files import FILES, GUIDE, NOTES, STRUCTURE, Scoring, build_request, read
 
+pytestmark = pytest.mark.slow
+
 AGENT = """
 import json, os, pathlib, sys
 folder = pathlib.Path(os.environ["PROMPTITER_FOLDER"])
@@ -80,7 +82,6 @@ async def run(root: Path, body: str, *, scoring: Any = None, **changes: Any) -> 
     return result
 
 
-@pytest.mark.slow
 async def test_what_a_program_changed_is_the_candidate(root: Path) -> None:
     result = await run(root, ADDS_WORD, max_rounds=12)
     text = "Please be so kind as to write. greet ask answer thank\n"
@@ -225,7 +226,6 @@ async def test_a_program_that_fails_at_first_ends_the_run_with_what_it_said(root
         await run(root, "print('no key', file=sys.stderr); sys.exit(7)")
 
 
-@pytest.mark.slow
 async def test_a_program_that_runs_forever_is_ended(root: Path) -> None:
     search = build_search(root, "import time\ntime.sleep(600)")
     assert isinstance(search.chosen, CommandMutator)

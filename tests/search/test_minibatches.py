@@ -25,6 +25,8 @@ from promptiter.stages.optimizer import OptimizeRequest
 from tests.worlds import desk
 from tests.worlds.desk_stages import Blames, Merges, Writes
 
+pytestmark = pytest.mark.slow
+
 
 class RunsBatches:
     """A search that runs the train cases of some rounds and keeps the results."""
@@ -157,7 +159,6 @@ async def test_a_run_with_ten_thousand_train_cases_runs_a_first_batch_of_them() 
     assert result.measured.case_runs < 4 * MINIBATCH
 
 
-@pytest.mark.slow
 async def test_a_resumed_run_has_the_same_batches() -> None:
     def make_engine() -> Engine:
         search = BackpropRounds(Blames(), Merges(), Writes(write), minibatch=4, check=None)

@@ -25,6 +25,8 @@ from promptiter.profile import Profile
 from promptiter.structure import Node, StructureSnapshot, Surface
 from tests.worlds.triage_world import make_triage_world
 
+pytestmark = pytest.mark.slow
+
 DESK = GraphAgent(name="desk", nodes=(ModelNode(name="note", model="clerk", instruction="Take notes."),))
 
 

@@ -1,6 +1,10 @@
+import pytest
+
 from promptiter.backprop.trial_record import get_trials, list_phases
 from promptiter.search.descent.search import CoordinateDescent
 from tests.worlds.convention import has_reached, run_search
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES, INSTRUCTION = "sorter#examples", "sorter#instruction"
 
