@@ -351,7 +351,7 @@ class TaskFile(FileObject):
     protected: Texts = Field(default_factory=list)
     """Files that commands cannot change, besides the scripts of the commands: paths and patterns."""
     outputs: Texts = Field(default_factory=list)
-    """Files that commands write although one of them names them: paths and patterns. They are not protected."""
+    """Files that commands write, as paths or patterns: they are not protected, also if a command names them."""
     environment: dict[str, str] = Field(default_factory=dict, repr=False)
     """Variables for all commands. `${VAR}` is read from the environment."""
     inherit: Texts | None = None
