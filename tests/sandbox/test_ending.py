@@ -41,6 +41,14 @@ print("ready", flush=True)
 """
 
 
+ALLOWED = """
+allowed, writable = os.pipe()
+os.write(writable, bytes({forks}))
+os.set_blocking(allowed, False)
+"""
+"""Bytes to read before each fork: without an end to them, the tests beside this one could start nothing."""
+
+
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for temporary files that has to be empty afterwards."""
@@ -112,12 +120,14 @@ async def test_output_of_children_that_end_soon_is_kept(sandbox: Sandbox, worksp
 
 async def test_a_fork_bomb(sandbox: Sandbox, workspace: Path) -> None:
     mark = make_mark()
-    code = """
+    code = f"""
 import os, signal, time
+{ALLOWED.format(forks=500)}
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 end = time.monotonic() + 15
 while time.monotonic() < end:
     try:
+        os.read(allowed, 1)
         os.fork()
     except OSError:
         time.sleep(0.001)
@@ -134,14 +144,16 @@ while time.monotonic() < end:
 
 async def test_processes_that_start_others_while_they_are_killed(sandbox: Sandbox, workspace: Path) -> None:
     mark = make_mark()
-    code = """
+    code = f"""
 import os, signal, time
+{ALLOWED.format(forks=5000)}
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
 for _ in range(8):
     if os.fork() == 0:
         while True:
             try:
+                os.read(allowed, 1)
                 if os.fork():
                     os._exit(0)
                 os.setsid()
